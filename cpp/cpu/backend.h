@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU back end's entry points.
+#pragma once
+
+#include <cstddef>
+
+#include "core/problem.h"
+#include "core/status.h"
+
+namespace normact::cpu {
+
+/// Bytes of scratch (64-byte aligned use) that row_norm_backward wants; a function of the problem alone, never of the
+/// thread count.
+size_t row_norm_backward_workspace(const RowBackward& problem);
+
+/// Done when it returns. The forward needs no workspace.
+Status row_norm_forward(const RowForward& problem);
+Status row_norm_backward(const RowBackward& problem, void* workspace);
+
+/// "baseline", "avx2", "avx512" or "neon": chosen once, at the first use; NORMACT_CPU_ISA may lower it.
+const char* isa_name();
+
+void set_num_threads(int count);
+int num_threads();
+
+}  // namespace normact::cpu

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA back end's entry points, callable without CUDA headers. A build without CUDA links stub.cpp, whose
+// functions return NOT_SUPPORTED.
+#pragma once
+
+#include <cstddef>
+
+#include "core/problem.h"
+#include "core/status.h"
+
+namespace normact::cuda {
+
+/// Where and how to launch.
+struct Launch {
+  int device;
+  void* stream;     // cudaStream_t
+  void* workspace;  // at least what the query said, 256-byte aligned
+  normact_row_variant variant;
+  int sm_margin;
+};
+
+Status row_norm_forward_workspace(const RowForward& problem, const Launch& launch, size_t* bytes);
+Status row_norm_backward_workspace(const RowBackward& problem, const Launch& launch, size_t* bytes);
+
+/// Asynchronous on the stream; neither allocates nor synchronises.
+Status row_norm_forward(const RowForward& problem, const Launch& launch);
+Status row_norm_backward(const RowBackward& problem, const Launch& launch);
+
+/// Toolkit version that the back end was built with, e.g. "13.0"; "" without CUDA.
+const char* toolkit_version();
+/// Architectures in the binary, e.g. "75;80;90"; "" without CUDA.
+const char* architectures();
+
+}  // namespace normact::cuda

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mean and centred second moment of a set, and how those of two disjoint sets merge. Never E[x^2] - E[x]^2: that loses
+// every digit once mean/std reaches 1e4 (fp32).
+#pragma once
+
+#include "math/hd.h"
+
+namespace normact {
+
+/// count values with this mean; m2 is the sum of (x - mean)^2.
+template <class N>
+struct Moments {
+  N mean;
+  N m2;
+  N count;
+};
+
+/// Chan, Golub, LeVeque 1979, eq. 2.1. A set of count 0 is neutral on either side.
+template <class N>
+NORMACT_HD Moments<N> merge(const Moments<N>& a, const Moments<N>& b) {
+  const N count = a.count + b.count;
+  const N share = count > N(0) ? b.count / count : N(0);
+  const N delta = b.mean - a.mean;
+  return {a.mean + delta * share, a.m2 + b.m2 + delta * delta * a.count * share, count};
+}
+
+/// rstd of a set with this sum of (centred) squares.
+template <class N, class Rsqrt>
+NORMACT_HD N reciprocal_std(N squares, N count, N eps, Rsqrt rsqrt) {
+  return rsqrt(squares / count + eps);
+}
+
+}  // namespace normact

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The formulas of normalization, each in its only place. N is any number type with + - * : float, double, or a SIMD
+// vector of floats on the CPU. E[.] is the mean over the normalised set.
+#pragma once
+
+#include "math/hd.h"
+
+namespace normact {
+
+/// What the affine step multiplies by: weight_offset is 1 for Gemma's (1 + w), else 0.
+template <class N>
+NORMACT_HD N effective_weight(N weight, N weight_offset) {
+  return weight_offset + weight;
+}
+
+/// xhat = (x - mean) * rstd.
+template <class N>
+NORMACT_HD N normalized(N x, N mean, N rstd) {
+  return (x - mean) * rstd;
+}
+
+/// y = xhat * weight + bias.
+template <class N>
+NORMACT_HD N affine(N xhat, N weight, N bias) {
+  return xhat * weight + bias;
+}
+
+/// dx = rstd * (g - c1 - xhat * c2), with g = dy * weight, c1 = E[g] (0 when the norm does not centre), c2 = E[g*xhat].
+/// The gradient of every norm in this library with respect to its input.
+template <class N>
+NORMACT_HD N input_gradient(N g, N xhat, N rstd, N c1, N c2) {
+  return rstd * (g - c1 - xhat * c2);
+}
+
+}  // namespace normact
