@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA back end of a build without CUDA.
+#include "cuda/backend.h"
+
+namespace normact::cuda {
+namespace {
+
+Status no_cuda() {
+  return {NORMACT_NOT_SUPPORTED, "the tensors are on a CUDA device, but this build of normact has no CUDA back end"};
+}
+
+}  // namespace
+
+Status row_norm_forward_workspace(const RowForward&, const Launch&, size_t*) { return no_cuda(); }
+Status row_norm_backward_workspace(const RowBackward&, const Launch&, size_t*) { return no_cuda(); }
+Status row_norm_forward(const RowForward&, const Launch&) { return no_cuda(); }
+Status row_norm_backward(const RowBackward&, const Launch&) { return no_cuda(); }
+
+const char* toolkit_version() { return ""; }
+const char* architectures() { return ""; }
+
+}  // namespace normact::cuda
