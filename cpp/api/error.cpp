@@ -24,8 +24,7 @@ const char* normact_last_error(void) { return normact::api::last_error; }
 const char* normact_status_string(normact_status status) {
   switch (status) {
 #define NORMACT_CASE(symbol, value, text) \
-  case NORMACT_##symbol:                  \
-    return text;
+  case NORMACT_##symbol: return text;
     NORMACT_STATUS_LIST(NORMACT_CASE)
 #undef NORMACT_CASE
   }

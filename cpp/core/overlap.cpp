@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/overlap.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace normact {
+namespace {
+
+using Term = Footprint::Term;
+
+void add_terms(int ndim, const int64_t* shape, const int64_t* stride, Footprint* out) {
+  for (int d = 0; d < ndim; ++d) {
+    if (shape[d] <= 1) continue;
+    if (stride[d] == 0) {
+      out->repeats = true;
+      continue;
+    }
+    const uint64_t last = static_cast<uint64_t>(shape[d] - 1);
+    const uint64_t step =
+        (stride[d] < 0 ? -static_cast<uint64_t>(stride[d]) : static_cast<uint64_t>(stride[d])) * out->element;
+    if (stride[d] < 0) {
+      out->begin -= step * last;
+    } else {
+      out->end += step * last;
+    }
+    out->terms[out->count++] = {step, last};
+  }
+}
+
+// By rising stride. There are a handful, mostly in order already.
+void sort_terms(Term* terms, int count) {
+  for (int i = 1; i < count; ++i) {
+    for (int j = i; j > 0 && terms[j].stride < terms[j - 1].stride; --j) std::swap(terms[j], terms[j - 1]);
+  }
+}
+
+// Is target a sum of stride_i * n_i with 0 <= n_i <= last_i? The terms are sorted by rising stride and the first has
+// stride 1, so that it gives every sum within its reach.
+struct Search {
+  const Term* terms;
+  const uint64_t* reach;  // reach[i] = the largest sum that terms 0 to i give
+  int budget;             // steps left; none left answers yes
+
+  bool solve(int i, uint64_t target) {
+    if (target > reach[i]) return false;
+    if (i == 0 || budget-- <= 0) return true;
+    for (uint64_t n = std::min(terms[i].last, target / terms[i].stride);; --n) {
+      const uint64_t rest = target - n * terms[i].stride;
+      if (rest > reach[i - 1]) return false;
+      if (solve(i - 1, rest)) return true;
+      if (n == 0) return false;
+    }
+  }
+};
+
+}  // namespace
+
+Footprint footprint_of(const Operand& operand, const RowGeometry& geometry, bool has_rows, bool has_cols) {
+  Footprint out;
+  out.begin = reinterpret_cast<uintptr_t>(operand.data);
+  out.element = static_cast<uint64_t>(size_of(operand.dtype));
+  out.end = out.begin + out.element;
+  out.count = 0;
+  out.repeats = false;
+  if (has_rows) add_terms(geometry.row_ndim, geometry.row_shape, operand.row_stride, &out);
+  if (has_cols) add_terms(geometry.col_ndim, geometry.col_shape, operand.col_stride, &out);
+  return out;
+}
+
+bool overlaps_itself(const Footprint& footprint) {
+  if (footprint.repeats) return true;
+  Term terms[Footprint::kMaxTerms];
+  std::copy(footprint.terms, footprint.terms + footprint.count, terms);
+  sort_terms(terms, footprint.count);
+  uint64_t covered = footprint.element;
+  for (int i = 0; i < footprint.count; ++i) {
+    if (terms[i].stride < covered) return true;
+    covered += terms[i].stride * terms[i].last;
+  }
+  return false;
+}
+
+// A byte that both share: a.begin + sum(i*s) + p = b.begin + sum(j*t) + q. With j and q counted from their other end
+// all terms are positive: sum(i*s) + p + sum(j'*t) + q' = (b.end - 1) - a.begin. Terms of equal stride add up, so that
+// two views of one buffer leave few terms, which nest, and the search has at most two ways to go at each.
+bool overlap(const Footprint& a, const Footprint& b) {
+  if (a.end <= b.begin || b.end <= a.begin) return false;
+  Term terms[2 * Footprint::kMaxTerms + 1];
+  terms[0] = {1, a.element - 1 + b.element - 1};
+  std::copy(a.terms, a.terms + a.count, terms + 1);
+  std::copy(b.terms, b.terms + b.count, terms + 1 + a.count);
+  const int total = 1 + a.count + b.count;
+  sort_terms(terms, total);
+  int count = 1;
+  for (int i = 1; i < total; ++i) {
+    if (terms[i].stride == terms[count - 1].stride) {
+      terms[count - 1].last += terms[i].last;
+    } else {
+      terms[count++] = terms[i];
+    }
+  }
+  uint64_t reach[2 * Footprint::kMaxTerms + 1];
+  for (int i = 0; i < count; ++i) reach[i] = (i > 0 ? reach[i - 1] : 0) + terms[i].stride * terms[i].last;
+  constexpr int kBudget = 2000;  // a few microseconds, and only for operands whose ranges interleave
+  return Search{terms, reach, kBudget}.solve(count - 1, b.end - 1 - a.begin);
+}
+
+}  // namespace normact

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/read_norm.h"
+
+#include <cmath>
+#include <cstddef>
+
+#include "core/message.h"
+#include "core/row_arguments.h"
+#include "core/versioned.h"
+
+namespace normact {
+namespace {
+
+// The ends of the structs of version 0.1, which every caller has.
+constexpr size_t kDescSize = offsetof(normact_norm_desc, weight_offset) + sizeof(double);
+constexpr size_t kForwardSize = offsetof(normact_norm_forward_args, rstd) + sizeof(void*);
+constexpr size_t kBackwardSize = offsetof(normact_norm_backward_args, dbias) + sizeof(void*);
+
+Status read_desc(const normact_norm_desc* given, normact_norm_desc* desc, RowProblem* problem) {
+  NORMACT_TRY(read_struct(given, kDescSize, "desc", desc));
+  switch (desc->kind) {
+    case NORMACT_NORM_LAYER: problem->kind = NormKind::layer; break;
+    case NORMACT_NORM_RMS: problem->kind = NormKind::rms; break;
+    default: return invalid("desc->kind is ", desc->kind, "; expected a normact_norm_kind");
+  }
+  if (!std::isfinite(desc->eps) || desc->eps < 0) [[unlikely]] {
+    return invalid("desc->eps is ", desc->eps, "; expected a finite number that is at least 0");
+  }
+  if (!std::isfinite(desc->weight_offset)) [[unlikely]] {
+    return invalid("desc->weight_offset is ", desc->weight_offset, "; expected a finite number");
+  }
+  problem->eps = desc->eps;
+  problem->weight_offset = desc->weight_offset;
+  return {};
+}
+
+Status require(const normact_tensor* tensor, const char* name) {
+  if (tensor != nullptr) return {};
+  return invalid(name, " is NULL; expected a tensor");
+}
+
+Status check_weight_offset(const RowProblem& problem, const normact_tensor* weight) {
+  if (problem.weight_offset == 0 || weight != nullptr) return {};
+  return invalid("desc->weight_offset is ", problem.weight_offset,
+                 " but weight is NULL; expected a weight to add it to");
+}
+
+Status check_mean(const RowProblem& problem, const normact_tensor* mean) {
+  if (problem.kind == NormKind::layer || mean == nullptr) return {};
+  return invalid("mean is given; expected NULL, as rms_norm has no mean");
+}
+
+constexpr uint32_t bit(int index) { return uint32_t{1} << index; }
+
+}  // namespace
+
+Status read_norm_forward(const normact_norm_desc* desc, const normact_norm_forward_args* given, Purpose purpose,
+                         RowForward* problem, Device* device) {
+  *problem = {};
+  normact_norm_desc what;
+  NORMACT_TRY(read_desc(desc, &what, problem));
+  normact_norm_forward_args args;
+  NORMACT_TRY(read_struct(given, kForwardSize, "args", &args));
+  NORMACT_TRY(require(args.x, "x"));
+  NORMACT_TRY(require(args.y, "y"));
+  if (args.residual != nullptr) NORMACT_TRY(require(args.residual_out, "residual_out (needed with residual)"));
+  if (args.residual_out != nullptr) NORMACT_TRY(require(args.residual, "residual (needed with residual_out)"));
+  NORMACT_TRY(check_weight_offset(*problem, args.weight));
+  NORMACT_TRY(check_mean(*problem, args.mean));
+
+  enum { kX, kResidual };
+  RowForward& p = *problem;
+  const RowArgument table[] = {
+      {"x", args.x, Role::element, false, 0, &p.x},
+      {"residual", args.residual, Role::element, false, 0, &p.residual},
+      {"weight", args.weight, Role::parameter, false, 0, &p.weight},
+      {"bias", args.bias, Role::parameter, false, 0, &p.bias},
+      {"y", args.y, Role::element, true, bit(kX), &p.y},
+      {"residual_out", args.residual_out, Role::element, true, bit(kX) | bit(kResidual), &p.residual_out},
+      {"mean", args.mean, Role::statistic, true, 0, &p.mean},
+      {"rstd", args.rstd, Role::statistic, true, 0, &p.rstd},
+  };
+  return read_row_arguments(table, kX, what.num_axes, what.axes, purpose, problem, device);
+}
+
+Status read_norm_backward(const normact_norm_desc* desc, const normact_norm_backward_args* given, Purpose purpose,
+                          RowBackward* problem, Device* device) {
+  *problem = {};
+  normact_norm_desc what;
+  NORMACT_TRY(read_desc(desc, &what, problem));
+  normact_norm_backward_args args;
+  NORMACT_TRY(read_struct(given, kBackwardSize, "args", &args));
+  NORMACT_TRY(require(args.dy, "dy"));
+  NORMACT_TRY(require(args.x, "x"));
+  if (problem->kind == NormKind::layer) NORMACT_TRY(require(args.mean, "mean"));
+  NORMACT_TRY(require(args.rstd, "rstd"));
+  NORMACT_TRY(require(args.dx, "dx"));
+  NORMACT_TRY(check_weight_offset(*problem, args.weight));
+  NORMACT_TRY(check_mean(*problem, args.mean));
+
+  enum { kDy, kX, kWeight, kMean, kRstd, kDresidual };
+  RowBackward& p = *problem;
+  const RowArgument table[] = {
+      {"dy", args.dy, Role::element, false, 0, &p.dy},
+      {"x", args.x, Role::element, false, 0, &p.x},
+      {"weight", args.weight, Role::parameter, false, 0, &p.weight},
+      {"mean", args.mean, Role::statistic, false, 0, &p.mean},
+      {"rstd", args.rstd, Role::statistic, false, 0, &p.rstd},
+      {"dresidual", args.dresidual, Role::element, false, 0, &p.dresidual},
+      {"dx", args.dx, Role::element, true, bit(kDy) | bit(kX) | bit(kDresidual), &p.dx},
+      {"dweight", args.dweight, Role::parameter, true, 0, &p.dweight},
+      {"dbias", args.dbias, Role::parameter, true, 0, &p.dbias},
+  };
+  return read_row_arguments(table, kX, what.num_axes, what.axes, purpose, problem, device);
+}
+
+}  // namespace normact

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Turns the tensors of a row norm's call into operands: all checks that involve more than one tensor, and the merging
+// of dimensions. A reader declares its arguments in a table; everything else is common.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/array.h"
+#include "core/problem.h"
+
+namespace normact {
+
+/// Decides shape and dtype.
+enum class Role : uint8_t {
+  element,    // x's shape and dtype
+  parameter,  // x's shape over the normalised axes; x's dtype or the accumulator's
+  statistic,  // x's shape without the normalised axes; the accumulator's dtype
+};
+
+/// One row of a reader's table.
+struct RowArgument {
+  const char* name;
+  const normact_tensor* tensor;  // null: absent
+  Role role;
+  bool output;
+  uint32_t may_be;   // for outputs: bit i says that it may be the very same tensor as argument i
+  Operand* operand;  // filled; data stays null when absent
+};
+
+/// The normalised axes of x as bits, from the caller's list: each in range, none twice, together trailing.
+Status read_axes(const Array& x, int32_t num_axes, const int64_t* axes, uint64_t* mask);
+
+/// Fills the problem's geometry, dtype, contiguous and all operands, and tells the device. arguments[x_index] is x and
+/// is present. The problem may turn out empty (rows or cols 0).
+Status read_row_arguments(std::span<const RowArgument> arguments, size_t x_index, int32_t num_axes, const int64_t* axes,
+                          Purpose purpose, RowProblem* problem, Device* device);
+
+}  // namespace normact
