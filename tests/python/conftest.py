@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `device` fixture, and what needs a GPU.
+
+Every test that takes `device` runs once per array library and device that is there. Tests marked `cuda` need a GPU
+and a build with CUDA; elsewhere they are deselected (not skipped), and the header says so.
+"""
+
+from __future__ import annotations
+
+import os
+
+import devices
+import hypothesis
+import pytest
+
+# The same examples in each run: a failure in CI is a failure here.
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=100)
+hypothesis.settings.register_profile("search", deadline=None, max_examples=2000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("normact")
+    group.addoption("--device", help="comma-separated subset of numpy, torch-cpu, torch-cuda (default: all there are)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "cuda: needs an NVIDIA GPU and a build of normact with CUDA")
+    there = devices.available()
+    wanted = (config.getoption("--device") or ",".join(there)).split(",")
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        raise pytest.UsageError(f"--device {','.join(missing)}: not there; there are {', '.join(there)}")
+    config.stash[_DEVICES] = {name: there[name] for name in wanted}
+
+
+_DEVICES = pytest.StashKey[dict]()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    import normact
+
+    info = normact.build_info()
+    names = list(config.stash[_DEVICES])
+    without = "" if "torch-cuda" in names else "; tests marked cuda are deselected"
+    return (
+        f"normact {normact.__version__} (cuda: {info['cuda'] or 'none'}, cpu_isa: {info['cpu_isa']}), "
+        f"devices: {', '.join(names)}{without}"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "device" not in metafunc.fixturenames:
+        return
+    names = list(metafunc.config.stash[_DEVICES])
+    if metafunc.definition.get_closest_marker("cuda"):
+        names = [name for name in names if name == "torch-cuda"] or ["torch-cuda"]
+    elif metafunc.definition.get_closest_marker("cpu"):
+        names = [name for name in names if name != "torch-cuda"]
+    metafunc.parametrize("device", names, indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "torch-cuda" in config.stash[_DEVICES]:
+        return
+    kept = [item for item in items if not item.get_closest_marker("cuda")]
+    gone = [item for item in items if item.get_closest_marker("cuda")]
+    if gone:
+        config.hook.pytest_deselected(items=gone)
+        items[:] = kept
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> devices.Device:
+    return request.config.stash[_DEVICES][request.param]()
+
+
+@pytest.fixture(params=["layer_norm", "rms_norm"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m normact demo`: its pieces, the whole run, and that it notices when the encoders do not agree."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import re
+import subprocess
+import sys
+
+import normact
+import pytest
+import torch
+from normact import demo
+from normact.demo import terminal
+
+needs_model = pytest.mark.skipif(bool(demo.missing_packages()), reason="pip install normact[demo]")
+
+
+@pytest.fixture(scope="module")
+def encoders():
+    from normact.demo import model
+
+    return model.load("cpu")
+
+
+def test_demo_whole_run(tmp_path):
+    missing = demo.missing_packages()
+    if missing:
+        pytest.skip(f"the demo's packages are not installed: {missing}")
+    plot = tmp_path / "losses.png"
+    command = [sys.executable, "-m", "normact", "demo", "--steps", "6", "--plot", str(plot)]
+    result = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300, check=False,
+                            env={**os.environ, "PYTHONIOENCODING": "utf-8"})
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "\033" not in result.stdout  # no terminal, no colours
+    assert float(re.search(r"smallest cosine ([\d.]+)", result.stdout)[1]) >= 0.99999
+    assert float(re.search(r"difference of the losses ([\d.e+-]+)", result.stdout)[1]) < 1e-3
+    # Each query's first answer is the sentence that a person would choose.
+    for query, answer in (("bread rise", "Yeast"), ("head hurts", "migraine"), ("insects", "Bees"), ("photos", "copy")):
+        lines = result.stdout.splitlines()
+        asked = next(index for index, line in enumerate(lines) if query in line)
+        assert answer in lines[asked + 1]
+    if importlib.util.find_spec("matplotlib"):
+        assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@needs_model
+@pytest.mark.parametrize("broken", ["layer_norm", "layer_norm_backward"])
+def test_demo_fails_when_a_kernel_is_wrong(monkeypatch, capsys, tmp_path, broken):
+    right = getattr(normact, broken)
+
+    def wrong(*args, **kwargs):
+        out = right(*args, **kwargs)
+        return out._replace(**{out._fields[0]: out[0] * 1.01})
+
+    monkeypatch.setattr(normact, broken, wrong)
+    assert demo.main(["--device", "cpu", "--steps", "4", "--plot", str(tmp_path / "losses.png")]) == 1
+    assert "FAIL" in capsys.readouterr().out
+
+
+@needs_model
+def test_demo_replaces_every_norm(encoders):
+    assert encoders.norms == 13
+    assert not any(isinstance(module, torch.nn.LayerNorm) for module in encoders.fused.modules())
+    names = [name for name, _ in encoders.original.named_parameters()]
+    assert [name for name, _ in encoders.fused.named_parameters()] == names
+
+
+@needs_model
+def test_demo_norm_gradients():
+    from normact.demo import model
+
+    generator = torch.Generator().manual_seed(0)
+    original = torch.nn.LayerNorm(48, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in original.parameters():
+            parameter.copy_(torch.randn(48, generator=generator, dtype=torch.float64))
+    norm = model.Norm(original)
+    x, residual = (
+        torch.randn(3, 5, 48, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(2)
+    )
+    dy = torch.randn(3, 5, 48, generator=generator, dtype=torch.float64)
+    inputs = (x, residual, original.weight, original.bias)
+    torch.testing.assert_close(norm(x, residual), original(x + residual), rtol=1e-12, atol=1e-12)
+    expected = torch.autograd.grad(original(x + residual), inputs, dy)
+    found = torch.autograd.grad(norm(x, residual), inputs, dy)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
+
+
+def test_demo_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr(demo, "REQUIRED", ("torch", "no_such_package"))
+    assert demo.main([]) == 2
+    assert capsys.readouterr().err == "The demo needs no_such_package: pip install 'normact[demo]'\n"
+
+
+def test_demo_refuses_a_gpu_that_is_not_there(monkeypatch, capsys):
+    if demo.missing_packages():
+        pytest.skip("pip install normact[demo]")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert demo.main(["--device", "cuda"]) == 2
+    assert "PyTorch finds no GPU" in capsys.readouterr().err
+
+
+def test_chart_marks_where_curves_part():
+    first, second = [4.0, 3.0, 2.0, 1.0], [4.0, 3.0, 2.0, 3.0]
+    lines = terminal.chart(first, second, ("one", "two"), height=5)
+    cells = [line.split("│")[1] if "│" in line else line.split("|")[1] for line in lines[:5]]
+    assert [sum(row[column] != " " for row in cells) for column in range(4)] == [1, 1, 1, 2]
+    assert float(lines[0].split()[0]) == 4.0
+    assert float(lines[4].split()[0]) == 0.0
+
+
+def test_chart_of_constant_curves():
+    assert all(math.isfinite(float(line.split()[0])) for line in terminal.chart([0.0] * 3, [0.0] * 3, ("a", "b"))[:10])

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every instruction set that this machine has gives right results; NORMACT_CPU_ISA chooses it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import normact
+import pytest
+
+X86 = ("baseline", "avx2", "avx512")
+
+
+def available() -> list[str]:
+    best = normact.build_info()["cpu_isa"]
+    return list(X86[: X86.index(best) + 1]) if best in X86 else ["baseline", best]
+
+
+def probe(isa: str, *command: str) -> subprocess.CompletedProcess[str]:
+    here = Path(__file__).parent
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=here,
+        env={**os.environ, "NORMACT_CPU_ISA": isa},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("isa", available())
+def test_forced_instruction_set(isa: str) -> None:
+    result = probe(isa, "isa_probe.py")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split()[-1] == isa
+
+
+def test_unknown_instruction_set() -> None:
+    """A name that is none never makes the library pick an instruction set that the machine lacks."""
+    result = probe("abacus", "-c", "import normact; print(normact.build_info()['cpu_isa'])")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split()[-1] in available()
