@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The four parts of the demo: agreement, search, time and training."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+import normact
+import torch
+from normact.demo import MAX_LOSS_DIFFERENCE, MIN_COSINE, model, texts
+from normact.demo.terminal import Progress, chart, heading, styled, verdict, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+NAMES = ("PyTorch", "normact")
+LEARNING_RATE = 0.0015
+
+
+def choose_device(wanted: str) -> str:
+    """'cuda' if PyTorch sees a GPU and normact was built for it, unless the caller wants something else."""
+    has_gpu, built = torch.cuda.is_available(), bool(normact.build_info()["cuda"])
+    if wanted == "cuda" and not (has_gpu and built):
+        reason = "PyTorch finds no GPU" if not has_gpu else "this build of normact has no CUDA back end"
+        raise ValueError(f"--device cuda cannot be used: {reason}")
+    return wanted if wanted != "auto" else "cuda" if has_gpu and built else "cpu"
+
+
+def interleaved_medians(functions: Sequence[Callable[[], object]], rounds: int, device: str, label: str) -> list[float]:
+    """Median seconds of each function; they take turns, so that a slow moment of the machine hits all of them."""
+    seconds: list[list[float]] = [[] for _ in functions]
+    for function in functions:
+        function()  # the first call allocates and warms caches
+    progress = Progress(label, rounds)
+    for _ in range(rounds):
+        for times, function in zip(seconds, functions, strict=True):
+            _synchronize(device)
+            start = time.perf_counter()
+            function()
+            _synchronize(device)
+            times.append(time.perf_counter() - start)
+        progress.step()
+    return [statistics.median(times) for times in seconds]
+
+
+def _synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def show_agreement(encoders: model.Encoders, device: str) -> bool:
+    """Embeds all sentences with both encoders and compares the vectors."""
+    heading(f"1  The embeddings of {len(texts.SENTENCES)} sentences agree")
+    tokens = model.tokenize(encoders.tokenizer, texts.SENTENCES, device)
+    with torch.no_grad():
+        original, fused = (model.embed(bert, tokens).double() for bert in encoders[:2])
+    cosine = torch.nn.functional.cosine_similarity(original, fused).min().item()
+    difference = (original - fused).abs().max().item()
+    passed = cosine >= MIN_COSINE
+    verdict(passed, f"smallest cosine {cosine:.9f} (required: {MIN_COSINE}), largest difference {difference:.1e}")
+    return passed
+
+
+def show_search(encoders: model.Encoders, device: str) -> None:
+    """Ranks the sentences for each query with normact's encoder, and says where the original ranks otherwise."""
+    heading("2  Semantic search with normact's encoder")
+    tokens = model.tokenize(encoders.tokenizer, texts.SENTENCES + texts.QUERIES, device)
+    count = len(texts.SENTENCES)
+    rankings = []
+    with torch.no_grad():
+        for bert in encoders[:2]:
+            vectors = model.embed(bert, tokens)
+            rankings.append((vectors[count:] @ vectors[:count].T).topk(3))
+    for query, scores, order in zip(texts.QUERIES, *rankings[1], strict=True):
+        write(f"  {styled(query, 'cyan')}")
+        for score, index in zip(scores.tolist(), order.tolist(), strict=True):
+            write(f"    {score:5.2f}  {texts.SENTENCES[index]}")
+    same = torch.equal(rankings[0].indices, rankings[1].indices)
+    write(f"  The original encoder gives {'the same' if same else 'another'} order.")
+
+
+def show_time(encoders: model.Encoders, device: str) -> None:
+    """Times the add + norm alone and the whole encoder, both libraries in turn."""
+    heading("3  Time (medians, both in turn)")
+    tokens = model.tokenize(encoders.tokenizer, texts.SENTENCES, device)
+    norm, fused_norm = encoders.original.embeddings.LayerNorm, encoders.fused.embeddings.LayerNorm
+    h, residual = (torch.randn(*tokens["input_ids"].shape, norm.weight.numel(), device=device) for _ in range(2))
+
+    def step(function: Callable[[], torch.Tensor]) -> Callable[[], object]:
+        return lambda: function().sum().backward()
+
+    h.requires_grad_(True)
+    shape = "x".join(str(size) for size in h.shape)
+    add_norm = (lambda: norm(h + residual)), (lambda: fused_norm(h, residual))
+    encoder = tuple(functools.partial(model.embed, bert, tokens) for bert in encoders[:2])
+    rows = (
+        (f"add + norm, forward, {shape}", add_norm, 200, False),
+        ("add + norm, forward and backward", tuple(map(step, add_norm)), 200, True),
+        (f"encoder, {len(texts.SENTENCES)} sentences", encoder, 15, False),
+    )
+    write(styled(f"  {'':46}{NAMES[0]:>10}{NAMES[1]:>10}", "dim"))
+    for label, functions, rounds, grad in rows:
+        with torch.set_grad_enabled(grad):
+            times = interleaved_medians(functions, rounds, device, "timing")
+        write(f"  {label:46}{_duration(times[0]):>10}{_duration(times[1]):>10}   {times[0] / times[1]:4.2f}x")
+    encoders.original.zero_grad()
+    encoders.fused.zero_grad()
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f} us" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
+
+
+def contrastive_loss(bert: Any, tokens: Any, pairs: int) -> tuple[torch.Tensor, int]:
+    """InfoNCE: of all meanings, a proverb must find its own; and how many of the proverbs do."""
+    vectors = model.embed(bert, tokens)
+    scores = 20.0 * vectors[:pairs] @ vectors[pairs:].T
+    target = torch.arange(pairs, device=scores.device)
+    return torch.nn.functional.cross_entropy(scores, target), int((scores.argmax(1) == target).sum())
+
+
+def show_training(encoders: model.Encoders, device: str, steps: int, plot: str) -> bool:
+    """Fine-tunes both encoders on the proverbs, step by step side by side, and compares the losses."""
+    pairs = len(texts.PROVERBS)
+    heading(f"4  Fine-tuning on {pairs} proverbs and their meanings, {steps} steps")
+    sides = [pair[0] for pair in texts.PROVERBS] + [pair[1] for pair in texts.PROVERBS]
+    tokens = model.tokenize(encoders.tokenizer, sides, device)
+    losses: tuple[list[float], list[float]] = ([], [])
+    found: tuple[list[int], list[int]] = ([], [])
+    # Plain SGD: an adaptive optimizer divides by the size of the gradients, and so would hide that they are wrong.
+    optimizers = [torch.optim.SGD(bert.parameters(), lr=LEARNING_RATE) for bert in encoders[:2]]
+
+    def step(side: int) -> None:
+        loss, hits = contrastive_loss(encoders[side], tokens, pairs)
+        optimizers[side].zero_grad()
+        loss.backward()
+        optimizers[side].step()
+        losses[side].append(loss.item())
+        found[side].append(hits)
+
+    medians = interleaved_medians((lambda: step(0), lambda: step(1)), steps - 1, device, "training")
+    for line in chart(*losses, NAMES):
+        write("  " + line)
+    write(f"  Proverbs that find their meaning: {found[1][0]} of {pairs} before, {found[1][-1]} after.")
+    write(f"  Median step: {NAMES[0]} {_duration(medians[0])}, {NAMES[1]} {_duration(medians[1])}.")
+    differences = [abs(a - b) / a for a, b in zip(*losses, strict=True)]
+    passed = all(difference <= MAX_LOSS_DIFFERENCE for difference in differences)  # a NaN fails
+    verdict(passed, f"largest relative difference of the losses {max(differences):.1e} (allowed: {MAX_LOSS_DIFFERENCE})")
+    if importlib.util.find_spec("matplotlib") is not None:
+        save_plot(losses, plot)
+        write(f"  Curves saved to {plot}")
+    return passed
+
+
+def save_plot(losses: tuple[list[float], list[float]], path: str) -> None:
+    """The two loss curves as a PNG file."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(losses[0], color="#bbbbbb", linewidth=6, label=NAMES[0])
+    axes.plot(losses[1], color="#0b6e4f", linewidth=1.5, label=NAMES[1])
+    axes.set(xlabel="step", ylabel="contrastive loss", title="Fine-tuning MiniLM", ylim=(0, None))
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def run(device: str, steps: int, plot: str) -> int:
+    """All parts in order; 0 if both encoders agree."""
+    start = time.perf_counter()
+    torch.manual_seed(0)
+    info = normact.build_info()
+    write(styled("normact: a pretrained sentence encoder on fused kernels", "bold"))
+    cpu = f"CPU ({info['cpu_isa']}, {normact.get_num_threads()} threads)"
+    where = torch.cuda.get_device_name() if device == "cuda" else cpu
+    write(f"  {where}, normact {normact.__version__}, PyTorch {torch.__version__}")
+    encoders = model.load(device)
+    weights = sum(weight.numel() for weight in encoders.original.parameters())
+    write(f"  all-MiniLM-L6-v2, {weights / 1e6:.1f} million weights, fp32; {encoders.norms} norms replaced")
+    agrees = show_agreement(encoders, device)
+    show_search(encoders, device)
+    show_time(encoders, device)
+    learns = show_training(encoders, device, steps, plot)
+    heading(f"{'Done' if agrees and learns else 'The encoders do not agree'} in {time.perf_counter() - start:.0f} s.")
+    return 0 if agrees and learns else 1
