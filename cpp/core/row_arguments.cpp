@@ -44,10 +44,9 @@ int expected_shape(Role role, const Array& x, uint64_t axes, int64_t* shape) {
   return count;
 }
 
-Status check_shape(const RowArgument& argument, const Array& array, const Array& x, uint64_t axes) {
+Status wrong_shape(const RowArgument& argument, const Array& array, const Array& x, uint64_t axes) {
   int64_t expected[kMaxTensorDims];
   const int ndim = expected_shape(argument.role, x, axes, expected);
-  if (array.ndim == ndim && std::equal(expected, expected + ndim, array.shape)) return {};
   const char* which = argument.role == Role::element     ? "x's shape"
                       : argument.role == Role::parameter ? "x's shape over the normalised axes"
                                                          : "x's shape without the normalised axes";
@@ -62,23 +61,26 @@ struct Aligned {
   int64_t stride[kMaxTensorDims];
 };
 
-void align(const Array& x, uint64_t axes, Aligned* aligned) {
+// Fills the strides; false if the shape is not what the role asks for.
+bool align(const Array& x, uint64_t axes, Aligned* aligned) {
   const Array& array = aligned->array;
-  const Role role = aligned->argument->role;
+  const bool in_rows = has_rows(aligned->argument->role);
+  const bool in_cols = has_cols(aligned->argument->role);
   // The strides of an empty array mean nothing and were not checked.
   const int64_t* given = array.size == 0 ? nullptr : array.strides;
   int own = array.ndim;
   int64_t contiguous = 1;
   for (int d = x.ndim - 1; d >= 0; --d) {
     const bool normalised = (axes >> d & 1) != 0;
-    if (!(normalised ? has_cols(role) : has_rows(role))) {
+    if (!(normalised ? in_cols : in_rows)) {
       aligned->stride[d] = 0;
       continue;
     }
-    --own;
+    if (--own < 0 || array.shape[own] != x.shape[d]) return false;
     aligned->stride[d] = given != nullptr ? given[own] : contiguous;
     contiguous *= x.shape[d];
   }
+  return own == 0;
 }
 
 // One of the two index spaces of the geometry, and where its strides lie in an operand.
@@ -154,28 +156,33 @@ bool same_tensor(const Operand& a, const Operand& b) {
          std::equal(a.col_stride, a.col_stride + kMaxDims, b.col_stride);
 }
 
+Footprint footprint_of(const Aligned& aligned, const RowGeometry& geometry) {
+  const RowArgument& argument = *aligned.argument;
+  return footprint_of(*argument.operand, geometry, has_rows(argument.role), has_cols(argument.role));
+}
+
+// The cheap test that decides nearly always.
+bool ranges_are_apart(const Array& a, const Array& b) {
+  return a.data + a.highest <= b.data + b.lowest || b.data + b.highest <= a.data + a.lowest;
+}
+
 // Every output against itself and all other arguments that have elements.
 Status check_overlaps(std::span<const Aligned> all, const RowArgument* table, const RowGeometry& geometry) {
-  Footprint footprints[kMaxArguments];
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i].array.size == 0) continue;
-    const RowArgument& argument = *all[i].argument;
-    footprints[i] = footprint_of(*argument.operand, geometry, has_rows(argument.role), has_cols(argument.role));
-  }
   for (size_t i = 0; i < all.size(); ++i) {
     const RowArgument& output = *all[i].argument;
     if (!output.output || all[i].array.size == 0) continue;
-    if (overlaps_itself(footprints[i])) [[unlikely]] {
+    const Footprint footprint = footprint_of(all[i], geometry);
+    if (overlaps_itself(footprint)) [[unlikely]] {
       return invalid(output.name,
                      " overlaps itself: its strides lead to one address from several indices; expected an "
                      "output whose elements are apart");
     }
     for (size_t j = 0; j < all.size(); ++j) {
       const RowArgument& other = *all[j].argument;
-      if (i == j || all[j].array.size == 0 || (other.output && j < i) || !overlap(footprints[i], footprints[j]))
-        continue;
+      if (i == j || all[j].array.size == 0 || ranges_are_apart(all[i].array, all[j].array)) continue;
       const bool allowed = (output.may_be >> (&other - table) & 1) != 0;
       if (allowed && same_tensor(*output.operand, *other.operand)) continue;
+      if (!overlap(footprint, footprint_of(all[j], geometry))) continue;
       return invalid(output.name, " overlaps ", other.name, allowed ? " without being the same tensor" : "",
                      "; expected separate memory", allowed ? " or the very same data, shape and strides" : "");
     }
@@ -228,8 +235,8 @@ Status read_row_arguments(std::span<const RowArgument> arguments, size_t x_index
     const RowArgument& argument = *aligned.argument;
     NORMACT_TRY(check_device(argument, aligned.array, *x));
     NORMACT_TRY(check_dtype(argument, aligned.array, *x));
-    NORMACT_TRY(check_shape(argument, aligned.array, *x, mask));
-    align(*x, mask, &aligned);
+    if (!align(*x, mask, &aligned)) [[unlikely]]
+      return wrong_shape(argument, aligned.array, *x, mask);
     argument.operand->data = aligned.array.data;
     argument.operand->dtype = aligned.array.dtype;
   }
