@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/dispatch.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "cpu/backend.h"
+
+namespace normact::cpu {
+namespace {
+
+struct Candidate {
+  const Isa* isa;
+  bool available;
+};
+
+struct Selection {
+  const Isa* isa = nullptr;
+  std::string error;
+};
+
+Selection select() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  const Candidate candidates[] = {{&kBaselineIsa, true}, {&kAvx2Isa, avx2}, {&kAvx512Isa, avx512}};
+#elif defined(__aarch64__)
+  const Candidate candidates[] = {{&kNeonIsa, true}};
+#else
+  const Candidate candidates[] = {{&kBaselineIsa, true}};
+#endif
+  Selection selection;
+  std::string names;
+  const char* wanted = std::getenv("NORMACT_CPU_ISA");
+  if (wanted && !*wanted) wanted = nullptr;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.available) continue;
+    names += (names.empty() ? "" : ", ") + std::string(candidate.isa->name);
+    if (!wanted || std::strcmp(wanted, candidate.isa->name) == 0) selection.isa = candidate.isa;
+  }
+  if (!selection.isa) {
+    selection.error = "the environment variable NORMACT_CPU_ISA is \"" + std::string(wanted) +
+                      "\"; expected one of those that this processor can run: " + names;
+  }
+  return selection;
+}
+
+const Selection& selection() {
+  static const Selection chosen = select();
+  return chosen;
+}
+
+}  // namespace
+
+Status find_row_kernels(DType dtype, const RowKernels** kernels) {
+  const Selection& chosen = selection();
+  if (!chosen.isa) return Status(NORMACT_INVALID_ARGUMENT, chosen.error);
+  *kernels = &chosen.isa->row[static_cast<int>(dtype)];
+  return Status();
+}
+
+const char* isa_name() {
+  const Selection& chosen = selection();
+  return chosen.isa ? chosen.isa->name : "none: NORMACT_CPU_ISA names no instruction set that can run here";
+}
+
+}  // namespace normact::cpu

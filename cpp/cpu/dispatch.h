@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which instruction set runs: the best that the processor has, or what NORMACT_CPU_ISA asks for.
+#pragma once
+
+#include "core/dtype.h"
+#include "core/status.h"
+#include "cpu/row_kernels.h"
+
+namespace normact::cpu {
+
+/// The kernels for this dtype. An error if NORMACT_CPU_ISA names no instruction set that this build and processor have.
+Status find_row_kernels(DType dtype, const RowKernels** kernels);
+
+}  // namespace normact::cpu

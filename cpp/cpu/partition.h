@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// How work is cut. What decides bits (the blocks of the parameter gradients) is a function of the problem alone; what
+// only decides who does it may look at the number of threads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/row_kernels.h"
+#include "cpu/thread_pool.h"
+
+namespace normact::cpu {
+
+constexpr int64_t kSerialBytes = 64 << 10;  // less traffic than this is not worth waking a thread
+constexpr int64_t kTaskBytes = 32 << 10;
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+inline int threads_for(int64_t bytes, int available) { return bytes < kSerialBytes ? 1 : available; }
+
+/// body(Range, lane) for pieces of [0, count), of at least kTaskBytes each.
+template <class Body>
+void parallel_ranges(int threads, int64_t count, int64_t bytes_each, Body&& body) {
+  const int64_t step = std::max(ceil_div(count, int64_t{4} * threads), ceil_div(kTaskBytes, bytes_each));
+  parallel_for(threads, ceil_div(count, step), [&](int64_t task, int lane) {
+    body(Range{task * step, std::min(count, (task + 1) * step)}, lane);
+  });
+}
+
+/// body(Range, chunk, lane) for every chunk of a row.
+template <class Body>
+void parallel_chunks(int threads, int64_t cols, Body&& body) {
+  parallel_for(threads, ceil_div(cols, kChunk), [&](int64_t chunk, int lane) {
+    body(Range{chunk * kChunk, std::min(cols, (chunk + 1) * kChunk)}, chunk, lane);
+  });
+}
+
+/// Few long rows: threads share each row, chunk by chunk. Moves no bits in the forward.
+inline bool forward_shares_rows(const RowGeometry& geometry, int threads) {
+  return threads > 1 && geometry.cols >= 4 * kChunk && geometry.rows < int64_t{4} * threads;
+}
+
+/// The row blocks whose parameter gradients are summed apart.
+struct RowBlocks {
+  bool shares_rows;    // one block, threads share each row
+  int64_t block_rows;  // rows of each block but the last
+  int64_t count;
+};
+
+constexpr int64_t kMaxBlocks = 64;
+constexpr int64_t kMinBlockRows = 16;            // so that the partial sums are small beside the tensors
+constexpr int64_t kMinBlockElements = 16 << 10;
+constexpr int64_t kFlushRows = 256;              // rows that are summed up in fp32 before they join a longer sum
+
+inline RowBlocks row_blocks(const RowGeometry& geometry) {
+  const int64_t rows = geometry.rows, cols = geometry.cols;
+  if (cols >= 32 * kChunk || (cols > kChunk && rows < 2 * kMinBlockRows)) return {true, rows, rows > 0 ? 1 : 0};
+  const int64_t block_rows =
+      std::max({kMinBlockRows, ceil_div(kMinBlockElements, cols), ceil_div(rows, kMaxBlocks)});
+  return {false, block_rows, ceil_div(rows, block_rows)};
+}
+
+}  // namespace normact::cpu

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the drivers (forward.cpp, backward.cpp) ask of an instruction set: one table of functions per element type.
+//
+// A row is worked on in chunks of kChunk columns: the statistics of a chunk are taken while it is in the first cache,
+// those of the chunks are merged in order. So one thread may do a row or many threads may share it, with the same bits.
+#pragma once
+
+#include <cstdint>
+
+#include "core/problem.h"
+#include "math/moments.h"
+
+namespace normact::cpu {
+
+constexpr int64_t kChunk = 8192;
+constexpr int kMaxGroup = 4;  // rows that a backward kernel takes at once, at most
+
+struct Range {
+  int64_t begin;
+  int64_t end;
+};
+
+/// Parameters are arrays of the accumulator type without gaps, weight_offset added.
+struct ForwardWork {
+  const RowForward* problem;
+  const void* weight;  // null: absent
+  const void* bias;    // null: absent
+};
+
+struct BackwardWork {
+  const RowBackward* problem;
+  const void* weight;  // never null
+};
+
+struct Statistics {
+  double mean;  // 0 for rms
+  double rstd;
+};
+
+/// What an input gradient needs to know of its row.
+struct RowSums {
+  double g;       // sum of g = dy * weight
+  double g_xhat;  // sum of g * xhat
+};
+
+/// Running sums over rows, one per column, in the accumulator type; null: not wanted. dbias needs dweight.
+struct ParameterSums {
+  void* dweight;
+  void* dbias;
+};
+
+/// `scratch` holds forward_scratch / backward_scratch bytes when the problem is not contiguous.
+struct RowKernels {
+  /// Everything for these rows.
+  void (*forward_rows)(const ForwardWork& work, Range rows, void* scratch);
+  /// The same in steps, for a row that several threads share: (1) residual sum and moments of one chunk,
+  /// (2) their merge, which also writes mean and rstd, (3) y of one chunk.
+  Moments<double> (*forward_moments)(const ForwardWork& work, int64_t row, Range columns, void* scratch);
+  Statistics (*forward_merge)(const ForwardWork& work, int64_t row, const Moments<double>* chunks, int64_t count);
+  void (*forward_apply)(const ForwardWork& work, int64_t row, Range columns, Statistics statistics, void* scratch);
+
+  /// Everything for these rows; adds to the sums.
+  void (*backward_rows)(const BackwardWork& work, Range rows, ParameterSums sums, void* scratch);
+  /// The same in steps: (1) sums of one chunk, (2) dx of one chunk from the total of the row.
+  RowSums (*backward_sums)(const BackwardWork& work, int64_t row, Range columns, ParameterSums sums, void* scratch);
+  void (*backward_apply)(const BackwardWork& work, int64_t row, Range columns, RowSums total, void* scratch);
+
+  /// target[i] = offset + parameter[i], or 1 if it is absent; for columns of the range (target begins at column 0).
+  void (*load_parameter)(const Operand& parameter, const RowGeometry& geometry, double offset, Range columns,
+                         void* target);
+  /// gradient[i] = the sum of count arrays, `stride` elements apart, in a fixed order; count 0 gives zeros.
+  void (*reduce_parameter)(const Operand& gradient, const RowGeometry& geometry, const void* partials, int64_t stride,
+                           int64_t count, Range columns);
+  /// target[i] += source[i].
+  void (*add)(void* target, const void* source, int64_t count);
+};
+
+/// An instruction set: its name and its kernels by DType.
+struct Isa {
+  const char* name;
+  RowKernels row[4];
+};
+
+#if defined(__x86_64__)
+extern const Isa kBaselineIsa, kAvx2Isa, kAvx512Isa;
+#elif defined(__aarch64__)
+extern const Isa kNeonIsa;
+#else
+extern const Isa kBaselineIsa;
+#endif
+
+/// Bytes of scratch per thread for columns of this many, and none for contiguous problems.
+inline int64_t forward_scratch(const RowProblem& problem, int64_t columns) {
+  return problem.contiguous ? 0 : 2 * columns * size_of(problem.dtype);
+}
+inline int64_t backward_scratch(const RowProblem& problem, int64_t columns) {
+  return problem.contiguous ? 0 : (2 * kMaxGroup + 1) * columns * size_of(problem.dtype);
+}
+
+}  // namespace normact::cpu

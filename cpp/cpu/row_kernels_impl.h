@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of one instruction set; included by kernels_<name>.cpp, which defines NORMACT_ISA.
+#pragma once
+
+#include "cpu/backward_kernels.h"
+#include "cpu/forward_kernels.h"
+#include "cpu/parameter_kernels.h"
+
+#define NORMACT_STRING_OF(name) #name
+#define NORMACT_NAME_OF(name) NORMACT_STRING_OF(name)
+
+namespace normact::cpu {
+namespace NORMACT_ISA {
+
+template <class T>
+constexpr RowKernels kernels_for() {
+  using N = Accumulator<T>;
+  return {forward_rows<T>,  forward_moments<T>, forward_merge<T>,  forward_apply<T>,    backward_rows<T>,
+          backward_sums<T>, backward_apply<T>,  load_parameter<N>, reduce_parameter<N>, add<N>};
+}
+
+constexpr Isa isa() {
+  return {NORMACT_NAME_OF(NORMACT_ISA),
+          {kernels_for<double>(), kernels_for<float>(), kernels_for<Half>(), kernels_for<BFloat>()}};
+}
+
+}  // namespace NORMACT_ISA
+
+#if defined(__AVX512F__)
+const Isa kAvx512Isa = NORMACT_ISA::isa();
+#elif defined(__AVX2__)
+const Isa kAvx2Isa = NORMACT_ISA::isa();
+#elif defined(__aarch64__)
+const Isa kNeonIsa = NORMACT_ISA::isa();
+#else
+const Isa kBaselineIsa = NORMACT_ISA::isa();
+#endif
+
+}  // namespace normact::cpu

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/thread_pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "cpu/backend.h"
+
+namespace normact::cpu {
+namespace {
+
+constexpr int kSpins = 2000;  // tries before a thread goes to sleep: some 20 to 50 microseconds
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+struct Job {
+  TaskBody body;
+  void* context;
+  int64_t tasks;
+  int lanes;
+};
+
+class ThreadPool {
+ public:
+  /// False if another caller has the pool.
+  bool run(const Job& job) {
+    if (busy_.exchange(true, std::memory_order_acquire)) return false;
+    grow(job.lanes - 1);
+    {
+      std::lock_guard lock(mutex_);
+      job_ = job;
+      next_.store(0, std::memory_order_relaxed);
+      open_ = true;
+      generation_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_all();
+    take_tasks(job, 0);
+    close();
+    busy_.store(false, std::memory_order_release);
+    return true;
+  }
+
+  /// Workers finish what they do and end.
+  void stop() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+      generation_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+    workers_.clear();
+  }
+
+ private:
+  void grow(int workers) {
+    try {
+      while (static_cast<int>(workers_.size()) < workers) {
+        const int lane = static_cast<int>(workers_.size()) + 1;
+        workers_.emplace_back([this, lane] { work(lane); });
+      }
+    } catch (const std::system_error&) {  // no more threads to be had: fewer do the work, with the same results
+    }
+  }
+
+  void take_tasks(const Job& job, int lane) {
+    for (int64_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < job.tasks;) {
+      job.body(job.context, task, lane);
+    }
+  }
+
+  /// No worker may join any more; waits for those that did.
+  void close() {
+    std::unique_lock lock(mutex_);
+    open_ = false;
+    if (active_ == 0) return;
+    lock.unlock();
+    for (int i = 0; i < kSpins && running_.load(std::memory_order_acquire) != 0; ++i) pause();
+    lock.lock();
+    done_.wait(lock, [this] { return active_ == 0; });
+  }
+
+  void work(int lane) {
+    uint64_t seen = 0;
+    for (;;) {
+      for (int i = 0; i < kSpins && generation_.load(std::memory_order_acquire) == seen; ++i) pause();
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return generation_.load(std::memory_order_relaxed) != seen; });
+      seen = generation_.load(std::memory_order_relaxed);
+      if (stopping_) return;
+      if (!open_ || lane >= job_.lanes) continue;
+      const Job job = job_;
+      running_.store(++active_, std::memory_order_relaxed);
+      lock.unlock();
+      take_tasks(job, lane);
+      lock.lock();
+      running_.store(--active_, std::memory_order_release);
+      if (active_ == 0) done_.notify_one();
+    }
+  }
+
+  std::atomic<bool> busy_{false};
+  std::atomic<uint64_t> generation_{0};  // written under mutex_, read anywhere
+  std::atomic<int64_t> next_{0};
+  std::atomic<int> running_{0};  // active_, for a look without the lock
+  std::mutex mutex_;             // of everything below
+  std::condition_variable wake_, done_;
+  Job job_{};
+  bool open_ = false;
+  bool stopping_ = false;
+  int active_ = 0;
+  std::vector<std::thread> workers_;  // of the caller that has the pool
+};
+
+// ---- The process's pool ---------------------------------------------------------------------------------------------
+
+std::mutex pool_mutex;
+std::atomic<ThreadPool*> the_pool{nullptr};
+std::atomic<bool> exiting{false};
+thread_local bool inside_task = false;
+
+void forget_pool_in_child() {
+  the_pool.store(nullptr, std::memory_order_relaxed);  // its threads did not come along; its memory is given up
+  pool_mutex.unlock();
+}
+
+/// Ends the workers before the library's code goes away.
+struct AtExit {
+  ~AtExit() {
+    exiting.store(true);
+    std::lock_guard lock(pool_mutex);
+    if (ThreadPool* pool = the_pool.load()) pool->stop();  // not deleted: another thread may be in run()
+  }
+};
+
+ThreadPool* pool() {
+  ThreadPool* found = the_pool.load(std::memory_order_acquire);
+  if (found) return found;
+  std::lock_guard lock(pool_mutex);
+  if (!the_pool.load(std::memory_order_relaxed)) {
+    static const int registered =
+        pthread_atfork([] { pool_mutex.lock(); }, [] { pool_mutex.unlock(); }, forget_pool_in_child);
+    static AtExit at_exit;
+    static_cast<void>(registered);
+    the_pool.store(new ThreadPool, std::memory_order_release);
+  }
+  return the_pool.load(std::memory_order_relaxed);
+}
+
+struct TaskCall {
+  TaskBody body;
+  void* context;
+};
+
+// ---- How many threads -----------------------------------------------------------------------------------------------
+
+/// Processors that the control group pays for (cgroup v2), or a large number.
+int processors_of_cgroup() {
+  long quota = 0, period = 0;
+  if (std::FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "r")) {
+    if (std::fscanf(file, "%ld %ld", &quota, &period) != 2) quota = 0;
+    std::fclose(file);
+  }
+  return quota > 0 && period > 0 ? static_cast<int>((quota + period - 1) / period) : 1 << 16;
+}
+
+int default_threads() {
+  int count = static_cast<int>(std::thread::hardware_concurrency());
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) count = CPU_COUNT(&set);
+#endif
+  const int limit = processors_of_cgroup();
+  if (count > limit) count = limit;
+  return count < 1 ? 1 : count;
+}
+
+std::atomic<int> wanted_threads{0};  // 0: not asked yet
+
+}  // namespace
+
+void run_tasks(int lanes, int64_t tasks, TaskBody body, void* context) {
+  TaskCall call{body, context};
+  const auto marked = [](void* call_of_task, int64_t task, int lane) {
+    const auto* call = static_cast<TaskCall*>(call_of_task);
+    inside_task = true;
+    call->body(call->context, task, lane);
+    inside_task = false;
+  };
+  if (!inside_task && !exiting.load(std::memory_order_relaxed)) {
+    if (pool()->run({marked, &call, tasks, lanes})) return;
+  }
+  for (int64_t task = 0; task < tasks; ++task) body(context, task, 0);
+}
+
+void set_num_threads(int count) { wanted_threads.store(count < 1 ? 1 : count, std::memory_order_relaxed); }
+
+int num_threads() {
+  int count = wanted_threads.load(std::memory_order_relaxed);
+  if (count == 0) {
+    int none = 0;
+    count = default_threads();
+    if (!wanted_threads.compare_exchange_strong(none, count)) count = none;
+  }
+  return count;
+}
+
+}  // namespace normact::cpu
