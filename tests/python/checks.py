@@ -29,7 +29,9 @@ class Arrays:
     rstd: Any
 
 
-def arrays(device: Device, problem: Problem, layout: str | Layout = contiguous, other: str | Layout = contiguous) -> Arrays:
+def arrays(
+    device: Device, problem: Problem, layout: str | Layout = contiguous, other: str | Layout = contiguous
+) -> Arrays:
     """x and s in one layout (a name in LAYOUTS or a function), all else that has x's shape in the other."""
     given = inputs(problem)
 
@@ -83,14 +85,18 @@ def backward(problem: Problem, given: Arrays, **options: Any) -> Any:
     )
 
 
-def check_forward(device: Device, problem: Problem, layout: str | Layout = contiguous, other: str | Layout = contiguous) -> None:
+def check_forward(
+    device: Device, problem: Problem, layout: str | Layout = contiguous, other: str | Layout = contiguous
+) -> None:
     given = arrays(device, problem, layout, other)
     result = forward(problem, given, return_stats=True)
     where = f"{problem} on {device.name}, x {layout}, others {other}"
     compare(device, result, expected_forward(problem), where)
 
 
-def check_backward(device: Device, problem: Problem, layout: str | Layout = contiguous, other: str | Layout = contiguous) -> None:
+def check_backward(
+    device: Device, problem: Problem, layout: str | Layout = contiguous, other: str | Layout = contiguous
+) -> None:
     given = arrays(device, problem, layout, other)
     result = backward(problem, given)
     assert result.daddend is None, "a row norm has no addend"
@@ -98,7 +104,9 @@ def check_backward(device: Device, problem: Problem, layout: str | Layout = cont
     compare(device, result, expected_backward(problem), where)
 
 
-def check(device: Device, problem: Problem, layout: str | Layout = contiguous, other: str | Layout = contiguous) -> None:
+def check(
+    device: Device, problem: Problem, layout: str | Layout = contiguous, other: str | Layout = contiguous
+) -> None:
     """Both directions."""
     check_forward(device, problem, layout, other)
     check_backward(device, problem, layout, other)
@@ -113,7 +121,9 @@ def compare(device: Device, result: Any, expected: dict[str, Expected], where: s
             continue
         assert found is not None, f"{name} is missing; {where}"
         want = expected[name]
-        assert device.dtype_name(found) == want.dtype, f"{name}: dtype {device.dtype_name(found)}, expected {want.dtype}"
+        assert device.dtype_name(found) == want.dtype, (
+            f"{name}: dtype {device.dtype_name(found)}, expected {want.dtype}"
+        )
         assert tuple(found.shape) == want.values.shape, f"{name}: shape {found.shape}, expected {want.values.shape}"
         assert_within(device.values(found), want, f"{name}; {where}")
 
@@ -123,7 +133,8 @@ def assert_within(found: np.ndarray, want: Expected, where: str) -> None:
     bad = ~(error <= want.bound)  # NaN is bad
     if not bad.any():
         return
-    index = np.unravel_index(np.argmax(np.where(np.isnan(error), np.inf, error / np.maximum(want.bound, 1e-300))), bad.shape)
+    excess = np.where(np.isnan(error), np.inf, error / np.maximum(want.bound, 1e-300))
+    index = np.unravel_index(np.argmax(excess), bad.shape)
     at = tuple(int(i) for i in index)
     raise AssertionError(
         f"{int(bad.sum())} of {bad.size} elements out of bounds, worst at {at}: found {found[index]!r}, "

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 
-import devices
 import hypothesis
 import pytest
+
+import devices
 
 # The same examples in each run: a failure in CI is a failure here.
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=100)

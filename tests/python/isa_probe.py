@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks a grid of problems on the CPU and prints the instruction set in use; run by test_isa.py in a process of its
-own, because the choice is made once per process."""
+own, because the choice is made once per process.
+"""
 
 from __future__ import annotations
 

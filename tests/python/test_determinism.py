@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import normact
 import numpy as np
 import pytest
+
+import normact
 from cases import Problem, inputs
 from checks import Arrays, arrays, backward, forward
 from devices import Device

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-import normact
 import numpy as np
 import pytest
+
+import normact
 from cases import DTYPES, Problem, expected_backward, expected_forward, inputs
 from checks import Arrays, arrays, backward, check, compare, forward
 from devices import Device

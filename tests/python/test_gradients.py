@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import normact
 import numpy as np
 import pytest
+
+import normact
 from cases import OPTIONS, Problem, inputs
 from checks import arrays, backward, forward
 from devices import Device
@@ -40,9 +41,7 @@ def loss(device: Device, problem: Problem, values: dict[str, np.ndarray | None])
     given = inputs(problem)
     if not problem.residual:
         return float(np.sum(device.values(result) * given.dy))
-    return float(
-        np.sum(device.values(result.y) * given.dy) + np.sum(device.values(result.residual) * given.dresidual)
-    )
+    return float(np.sum(device.values(result.y) * given.dy) + np.sum(device.values(result.residual) * given.dresidual))
 
 
 def numerical_gradient(device: Device, problem: Problem, name: str) -> np.ndarray:
@@ -99,7 +98,9 @@ def test_backward_is_the_derivative(device: Device, kind: str, option: tuple, no
     pairs += [("dbias", "bias")] if bias else []
     for gradient, name in pairs:
         want = numerical_gradient(device, problem, name)
-        np.testing.assert_allclose(device.values(getattr(grads, gradient)), want, rtol=1e-9, atol=1e-9, err_msg=gradient)
+        np.testing.assert_allclose(
+            device.values(getattr(grads, gradient)), want, rtol=1e-9, atol=1e-9, err_msg=gradient
+        )
 
 
 def test_dresidual_is_added_after_the_norm(device: Device, kind: str) -> None:

@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import normact
 import pytest
+
+import normact
 
 X86 = ("baseline", "avx2", "avx512")
 

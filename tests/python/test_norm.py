@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import math
 
-import normact
 import numpy as np
 import pytest
+
+import normact
 import tolerance
 from cases import (
     DTYPES,
@@ -59,7 +60,13 @@ def test_every_layout(device: Device, kind: str, dtype: str, parameter_dtype: st
     for shape in ((5, 33), (6, 64), (3, 1024)):
         for residual in (False, True):
             problem = Problem(
-                kind, shape, dtype, parameter_dtype, residual=residual, equal_rows=layout == "expanded", weight_offset=0.5
+                kind,
+                shape,
+                dtype,
+                parameter_dtype,
+                residual=residual,
+                equal_rows=layout == "expanded",
+                weight_offset=0.5,
             )
             check(device, problem, layout, layout)
             check(device, problem, layout, "contiguous")
@@ -86,7 +93,15 @@ def test_very_long_rows(device: Device, kind: str, dtype: str, cols: int) -> Non
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("shape", "norm_ndim"),
-    [((7,), 1), ((2, 3, 65), 1), ((2, 3, 4, 16), 1), ((4, 6, 10), 2), ((3, 4, 5, 6), 3), ((3, 5, 7), 3), ((2, 1, 9, 1), 2)],
+    [
+        ((7,), 1),
+        ((2, 3, 65), 1),
+        ((2, 3, 4, 16), 1),
+        ((4, 6, 10), 2),
+        ((3, 4, 5, 6), 3),
+        ((3, 5, 7), 3),
+        ((2, 1, 9, 1), 2),
+    ],
     ids=str,
 )
 def test_trailing_axes(device: Device, kind: str, dtype: str, shape: tuple[int, ...], norm_ndim: int) -> None:
@@ -256,7 +271,9 @@ def test_nan_in_the_gradient(device: Device, kind: str, dtype: str) -> None:
         np.testing.assert_array_equal(found[cols], device.values(getattr(clean, name))[cols])
 
 
-@pytest.mark.parametrize(("dtype", "std"), [("float64", 1e150), ("float32", 1e17), ("bfloat16", 1e17), ("float16", 2e4)])
+@pytest.mark.parametrize(
+    ("dtype", "std"), [("float64", 1e150), ("float32", 1e17), ("bfloat16", 1e17), ("float16", 2e4)]
+)
 def test_large_and_small_values(device: Device, kind: str, dtype: str, std: float) -> None:
     """The squares of float32 values up to 1e18 fit; those of tiny values vanish below eps without harm."""
     for cols in (33, 256, 1000):

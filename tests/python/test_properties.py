@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import normact
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+import normact
 from cases import DTYPES, KINDS, Problem, inputs
 from checks import check
 from devices import Device
-from hypothesis import given
-from hypothesis import strategies as st
 from layouts import Layout
 
 MAX_ELEMENTS = 20_000

@@ -29,7 +29,7 @@ def accumulator(dtype: str) -> str:
 
 
 def unit(dtype: str) -> float:
-    """u of the arithmetic that works on tensors of this dtype."""
+    """The u of the arithmetic that works on tensors of this dtype."""
     return 2.0 ** -(MANTISSA_BITS[accumulator(dtype)] + 1)
 
 

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small grid of every kernel variant, dtype, odd size and direction, to be run under compute-sanitizer:
+
+    compute-sanitizer --tool memcheck --error-exitcode 1 python tests/python/sanitizer_grid.py
+
+and the same with racecheck, synccheck and initcheck. The tools slow a kernel down up to a hundred times, so the grid
+is small; what is computed is checked too. PyTorch's caching allocator would hide overruns inside its blocks, hence
+PYTORCH_NO_CUDA_MEMORY_CACHING.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+
+import normact
+from cases import KINDS, ROW_VARIANTS, Problem
+from checks import check_backward, check_forward
+from devices import TorchDevice
+
+COLS = (1, 7, 33, 64, 257, 1000, 4097, 12289, 40000)
+DTYPES = (("float64", "float64"), ("float32", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
+LAYOUTS = ("contiguous", "offset_by_one", "transposed")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--variant", choices=ROW_VARIANTS, action="append", help="only these (repeatable)")
+    parser.add_argument("--max-cols", type=int, default=max(COLS))
+    options = parser.parse_args()
+    device = TorchDevice("cuda")
+    ran: dict[str, int] = {}
+    for variant in options.variant or ROW_VARIANTS:
+        ran[variant] = sum(
+            run(device, variant, Problem(kind, (3, cols), dtype, parameter_dtype, residual=residual), layout)
+            for kind in KINDS
+            for dtype, parameter_dtype in DTYPES
+            for cols in COLS
+            if cols <= options.max_cols
+            for layout, residual in zip(LAYOUTS, (True, False, False), strict=True)
+        )
+    print("calls that ran and were right:", ", ".join(f"{name} {count}" for name, count in ran.items()))
+    return 0
+
+
+def run(device: TorchDevice, variant: str, problem: Problem, layout: str) -> int:
+    """How many of the two directions the variant accepts; each is checked against the reference."""
+    done = 0
+    with normact.row_variant(variant):
+        for check in (check_forward, check_backward):
+            try:
+                check(device, problem, layout)
+            except NotImplementedError:
+                continue
+            done += 1
+    return done
+
+
+if __name__ == "__main__":
+    sys.exit(main())

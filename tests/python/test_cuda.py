@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only a GPU can show: every kernel variant by force, graphs, streams, devices, sizes beyond 32 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import normact
+import tolerance
+from cases import DTYPES, ROW_VARIANTS, Problem, expected_backward, expected_forward, inputs
+from checks import Arrays, arrays, backward, check_backward, check_forward, compare, forward
+from devices import Device, NumpyDevice
+
+pytestmark = pytest.mark.cuda
+
+VARIANT_COLS = (
+    1,
+    2,
+    7,
+    31,
+    33,
+    64,
+    127,
+    255,
+    256,
+    257,
+    513,
+    768,
+    1000,
+    1024,
+    2047,
+    4096,
+    4097,
+    8192,
+    12289,
+    16384,
+    65536,
+    131073,
+)
+both_dtypes = pytest.mark.parametrize(("dtype", "parameter_dtype"), DTYPES, ids=["-".join(pair) for pair in DTYPES])
+
+
+@pytest.fixture(params=ROW_VARIANTS)
+def variant(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def accepts(call: Callable[[], Any]) -> bool:
+    """Runs it; False if the forced kernel cannot serve the problem, which is the only error that is allowed."""
+    try:
+        call()
+    except NotImplementedError:
+        return False
+    return True
+
+
+# ---- Kernel variants ----
+
+
+@both_dtypes
+def test_forced_variants(device: Device, kind: str, variant: str, dtype: str, parameter_dtype: str) -> None:
+    """Over every size and alignment a variant is right or refuses; `auto` and the last variant never refuse."""
+    accepted = {"forward": 0, "backward": 0}
+    with normact.row_variant(variant):
+        for cols in VARIANT_COLS:
+            for rows, layout in ((3, "contiguous"), (2, "offset_by_one"), (5, "row_strided_odd"), (2, "row_strided")):
+                problem = Problem(kind, (rows, cols), dtype, parameter_dtype, residual=rows == 3, bias=rows != 5)
+                for direction, check in (("forward", check_forward), ("backward", check_backward)):
+                    done = accepts(lambda check=check, problem=problem, layout=layout: check(device, problem, layout))
+                    accepted[direction] += done
+                    if variant in ("auto", ROW_VARIANTS[-1]):
+                        assert done, f"{variant} refused {direction} of {problem} in layout {layout}"
+    needs_clusters = variant == "cluster" and _capability() < (9, 0)
+    assert accepted["forward"] > 0 or needs_clusters, f"no forward was accepted by {variant}"
+
+
+@pytest.mark.parametrize("layout", ["transposed", "every_second_column", "expanded"])
+def test_forced_variants_on_strided_columns(device: Device, kind: str, variant: str, layout: str) -> None:
+    for shape in ((4, 33), (3, 1000), (2, 5000)):
+        problem = Problem(kind, shape, "bfloat16", "float32", equal_rows=layout == "expanded")
+        with normact.row_variant(variant):
+            for check in (check_forward, check_backward):
+                done = accepts(lambda check=check, problem=problem: check(device, problem, layout, layout))
+                assert done or variant not in ("auto", ROW_VARIANTS[-1])
+
+
+def test_forced_variants_with_many_rows(device: Device, kind: str, variant: str) -> None:
+    """More rows than the GPU holds at once: the persistent loops and the two stages of the parameter gradients."""
+    for shape in ((100_003, 33), (70_000, 64), (9_001, 768), (3_001, 4096), (401, 16384)):
+        problem = Problem(kind, shape, "bfloat16", "float32")
+        with normact.row_variant(variant):
+            for check in (check_forward, check_backward):
+                done = accepts(lambda check=check, problem=problem: check(device, problem))
+                assert done or variant not in ("auto", ROW_VARIANTS[-1])
+
+
+def test_unknown_variant_is_refused() -> None:
+    with pytest.raises(ValueError, match="abacus"), normact.row_variant("abacus"):
+        pass
+
+
+def test_forcing_ends_with_the_block(device: Device) -> None:
+    """A variant that refuses inside the block is not in force after it."""
+    x = device.array(inputs(Problem("rms_norm", (2, 131073))).x, "float32")
+    want = device.bits(normact.rms_norm(x))
+    with normact.row_variant("warp"):
+        assert not accepts(lambda: normact.rms_norm(x)), "a warp cannot hold so long a row"
+    np.testing.assert_array_equal(device.bits(normact.rms_norm(x)), want)
+
+
+def _capability() -> tuple[int, int]:
+    import torch
+
+    return torch.cuda.get_device_capability()
+
+
+# ---- The CPU and the GPU ----
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("cols", [64, 1000, 4096])
+def test_cpu_and_gpu_round_alike(device: Device, kind: str, dtype: str, cols: int) -> None:
+    """The same contract on both: at least 99.8 % equal bits (each is correctly rounded in 99.9 %)."""
+    problem = Problem(kind, (200_000 // cols, cols), dtype, "float32")
+    cpu = NumpyDevice()
+    for name, run in (("y", forward), ("dx", backward)):
+        found = [run(problem, arrays(where, problem)) for where in (cpu, device)]
+        on_cpu, on_gpu = (result if name == "y" else result.dx for result in found)
+        different = cpu.values(on_cpu) != device.values(on_gpu)
+        assert different.mean() <= 2e-3, f"{name}: {different.mean():.2e} of the elements differ"
+
+
+# ---- Graphs, streams, devices ----
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("cols", [33, 1024, 16384, 131072])
+@pytest.mark.parametrize("residual", [False, True])
+def test_cuda_graph(device: Device, kind: str, dtype: str, cols: int, residual: bool) -> None:
+    """Forward and backward are captured once and replayed on new numbers."""
+    import torch
+
+    first = Problem(kind, (37, cols), dtype, residual=residual)
+    second = Problem(kind, (37, cols), dtype, residual=residual, mean=1.0, std=3.0)
+    static, fresh = arrays(device, first), arrays(device, second)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = forward(first, static, return_stats=True)
+        grads = backward(first, static)
+    for name, tensor in vars(static).items():
+        if tensor is not None:
+            tensor.copy_(getattr(fresh, name))
+    graph.replay()
+    torch.cuda.synchronize()
+    compare(device, output, expected_forward(second), "replayed")
+    compare(device, grads, expected_backward(second), "replayed")
+    eager = forward(second, fresh, return_stats=True)
+    np.testing.assert_array_equal(device.bits(output.y), device.bits(eager.y))
+
+
+@pytest.mark.parametrize("explicit", [False, True], ids=["current", "explicit"])
+def test_streams(device: Device, kind: str, explicit: bool) -> None:
+    """Work is queued behind the stream's earlier work, and the call does not wait for it."""
+    import torch
+
+    problem = Problem(kind, (64, 1000), "float32")
+    source = arrays(device, problem)
+    target = Arrays(**{name: None if t is None else torch.zeros_like(t) for name, t in vars(source).items()})
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)  # about 0.1 s
+        for name, tensor in vars(target).items():
+            if tensor is not None:
+                tensor.copy_(getattr(source, name), non_blocking=True)
+        if not explicit:
+            output, grads = forward(problem, target, return_stats=True), backward(problem, target)
+    if explicit:
+        options = {"stream": stream.cuda_stream}
+        output, grads = forward(problem, target, return_stats=True, **options), backward(problem, target, **options)
+    assert not stream.query(), "the call waited for the GPU"
+    stream.synchronize()
+    compare(device, output, expected_forward(problem), "on a stream of its own")
+    compare(device, grads, expected_backward(problem), "on a stream of its own")
+
+
+def test_a_device_that_is_not_current(device: Device, kind: str) -> None:
+    """The tensors say where to run; the current device stays what it was. (One GPU: the last is the current one.)"""
+    import torch
+
+    last = torch.cuda.device_count() - 1
+    problem = Problem(kind, (9, 1000), "bfloat16")
+    there = Arrays(**{n: None if t is None else t.to(f"cuda:{last}") for n, t in vars(arrays(device, problem)).items()})
+    torch.cuda.synchronize(last)
+    with torch.cuda.device(0):
+        output, grads = forward(problem, there, return_stats=True), backward(problem, there)
+        assert torch.cuda.current_device() == 0
+    assert output.y.device.index == last
+    compare(device, output, expected_forward(problem), f"on cuda:{last}")
+    compare(device, grads, expected_backward(problem), f"on cuda:{last}")
+
+
+def test_tensors_on_two_devices_are_refused(device: Device, kind: str) -> None:
+    import torch
+
+    x = torch.ones(3, 8, device="cuda")
+    for other in (torch.ones(8), torch.ones(8, device=f"cuda:{torch.cuda.device_count() - 1}")):
+        if other.device == x.device:
+            continue
+        with pytest.raises(ValueError, match="weight"):
+            getattr(normact, kind)(x, other)
+
+
+# ---- Sizes beyond 32 bits ----
+
+
+def _free_bytes() -> int:
+    import torch
+
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info()[0]
+
+
+def _repeated(block: Any, count: int) -> Any:
+    """[count * rows, cols]: the block again and again."""
+    return block.repeat(count, 1)
+
+
+@pytest.mark.parametrize("power", [31, 32])
+@pytest.mark.parametrize("cols", [1000, 4096])
+def test_more_elements_than_32_bits_count(device: Device, kind: str, power: int, cols: int) -> None:
+    """A block of rows repeated past 2^31 and 2^32 elements: each repetition has the block's bits."""
+    import torch
+
+    block_rows = 1024
+    count = (1 << power) // (block_rows * cols) + 2
+    need = 3 * 2 * count * block_rows * cols + (1 << 30)
+    if _free_bytes() < need:
+        pytest.skip(f"needs {need >> 30} GiB of free GPU memory")
+    problem = Problem(kind, (block_rows, cols), "bfloat16", "float32")
+    block = arrays(device, problem)
+    y_block, grads_block = forward(problem, block), backward(problem, block)
+
+    big = {name: _repeated(getattr(block, name), count) for name in ("x", "dy")}
+    y = forward(problem, Arrays(**{**vars(block), "x": big["x"]}))
+    assert y.numel() > 1 << power
+    _assert_repeats(torch, y, y_block, count)
+    del y
+    statistics = {n: None if (t := getattr(block, n)) is None else t.repeat(count) for n in ("mean", "rstd")}
+    given = Arrays(**{**vars(block), **statistics, "x": big["x"], "s": big["x"], "dy": big["dy"]})
+    grads = backward(problem, given)
+    _assert_repeats(torch, grads.dx, grads_block.dx, count)
+    magnitude = np.sum(np.abs(inputs(problem).dy) * _xhat(problem), axis=0)
+    bound = count * magnitude * tolerance.sum_units(count * block_rows) * tolerance.unit("bfloat16")
+    exact = count * expected_backward(problem)["dweight"].values
+    assert (np.abs(device.values(grads.dweight) - exact) <= bound + tolerance.ulp(exact, "float32")).all()
+
+
+def _xhat(problem: Problem) -> np.ndarray:
+    given = inputs(problem)
+    centred = given.x - (given.mean[:, None] if problem.kind == "layer_norm" else 0.0)
+    return np.abs(centred * given.rstd[:, None])
+
+
+def _assert_repeats(torch: Any, found: Any, block: Any, count: int) -> None:
+    view = found.view(count, *block.shape)
+    want = block.view(torch.int16)
+    for index in range(count):
+        assert torch.equal(view[index].view(torch.int16), want), f"repetition {index} of {count} differs from the first"
+
+
+@pytest.mark.parametrize("power", [31, 32])
+def test_one_row_longer_than_32_bits_count(device: Device, kind: str, power: int) -> None:
+    """+1 and -1 in turn, and a last element that tells whether the end of the row was reached."""
+    import torch
+
+    cols = (1 << power) + 9
+    need = 4 * 2 * cols + (1 << 30)
+    if _free_bytes() < need:
+        pytest.skip(f"needs {need >> 30} GiB of free GPU memory")
+    x = torch.ones(cols, device="cuda", dtype=torch.bfloat16)
+    x[1::2] = -1
+    x[-1] = 256
+    result = getattr(normact, kind)(x, return_stats=True)
+    # The exact sums: cols - 1 ones that cancel, and the last.
+    mean = 256 / cols if kind == "layer_norm" else 0.0
+    square = (cols - 1 + 256.0**2) / cols - mean**2
+    np.testing.assert_allclose(float(result.rstd), 1 / np.sqrt(square + 1e-5), rtol=3e-7)
+    want = [float(tolerance.round_to(np.array((v - mean) / np.sqrt(square)), "bfloat16")) for v in (1.0, -1.0, 256.0)]
+    assert float(result.y[-1]) == want[2]
+    assert bool((result.y[:-1:2] == want[0]).all())
+    assert bool((result.y[1::2] == want[1]).all())
+
+
+def test_row_stride_beyond_32_bits(device: Device, kind: str) -> None:
+    """Three rows that lie 2^31 elements apart."""
+    import torch
+
+    stride, cols = 1 << 31, 1000
+    if _free_bytes() < 2 * (2 * stride + cols) + (1 << 30):
+        pytest.skip("needs 10 GiB of free GPU memory")
+    problem = Problem(kind, (3, cols), "bfloat16")
+    given = arrays(device, problem)
+    storage = torch.empty(2 * stride + cols, device="cuda", dtype=torch.bfloat16)
+    x = storage.as_strided((3, cols), (stride, 1))
+    x.copy_(given.x)
+    apart = Arrays(**{**vars(given), "x": x, "s": x})
+    compare(device, forward(problem, apart, return_stats=True), expected_forward(problem), "rows far apart")
+    compare(device, backward(problem, apart), expected_backward(problem), "rows far apart")
