@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README's code blocks run as they stand, and what they compute is right."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import normact
+
+README = (pathlib.Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+
+# What a block's y must be, in NumPy and in float64, from the names that the block leaves behind.
+CHECK = """
+import numpy
+f64 = lambda array: numpy.asarray(array.get() if hasattr(array, "get") else array).astype(numpy.float64)
+expected = f64(x) + (f64(residual) if "residual" in globals() else 0.0)
+centred = expected - expected.mean(-1, keepdims=True) if "{op}" == "layer_norm" else expected
+expected = centred / numpy.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+assert type(y) is type(x) and y.shape == x.shape and y.dtype == x.dtype
+numpy.testing.assert_allclose(f64(y), expected, rtol=1e-4, atol=1e-5)
+"""
+
+
+def blocks(language: str) -> list[str]:
+    """The contents of the README's code blocks in this language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def imports(block: str) -> str:
+    """The array library that a block uses: what it imports first."""
+    return block.split(maxsplit=2)[1]
+
+
+def run(*command: object, **options) -> str:
+    """The command's output; its failure is the test's."""
+    result = subprocess.run(
+        [str(part) for part in command], capture_output=True, encoding="utf-8", check=False, timeout=300, **options
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_readme_has_a_block_for_each_library():
+    assert [imports(block) for block in blocks("python")] == ["numpy", "torch", "jax", "tensorflow", "cupy"]
+
+
+@pytest.mark.parametrize(
+    "library", ["numpy", "torch", "jax", "tensorflow", pytest.param("cupy", marks=pytest.mark.cuda)]
+)
+def test_readme_python(library):
+    if library == "cupy":
+        pytest.importorskip("cupy")
+    (block,) = (block for block in blocks("python") if imports(block) == library)
+    op = re.search(r"normact\.(\w+)\(", block)[1]
+    run(sys.executable, "-c", block + CHECK.format(op=op))
+
+
+def test_readme_torch_gradients():
+    (block,) = (block for block in blocks("python") if imports(block) == "torch")
+    check = """
+s, w = (x + residual).double().requires_grad_(), weight.double().requires_grad_()
+torch.nn.functional.layer_norm(s, (512,), w).backward(dy.double())
+torch.testing.assert_close(dx.double(), s.grad, rtol=1e-4, atol=1e-5)
+torch.testing.assert_close(dweight.double(), w.grad, rtol=1e-4, atol=1e-5)
+assert dbias is None
+"""
+    run(sys.executable, "-c", block + check)
+
+
+def test_readme_c_and_cmake(tmp_path):
+    (program,), (lists,) = blocks("c"), blocks("cmake")
+    (tmp_path / "main.c").write_text(program, encoding="utf-8")
+    (tmp_path / "CMakeLists.txt").write_text(lists, encoding="utf-8")
+    cmake = shutil.which("cmake", path=str(pathlib.Path(sys.executable).parent)) or shutil.which("cmake")
+    assert cmake is not None, "cmake is needed: pip install cmake"
+    run(cmake, "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={normact.cmake_dir()}")
+    run(cmake, "--build", tmp_path / "build")
+    output = run(tmp_path / "build" / "program")
+    assert output.strip() == re.search(r"/\* ([\d. ]+) \*/", program)[1]
+    assert output.split() == ["1.4606", "1.4142"]  # 4 / sqrt(7.5) and 1 / sqrt(0.5)
+
+
+def test_readme_names_existing_files():
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (pathlib.Path(__file__).parents[2] / target).exists(), target
