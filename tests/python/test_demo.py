@@ -10,9 +10,10 @@ import re
 import subprocess
 import sys
 
-import normact
 import pytest
 import torch
+
+import normact
 from normact import demo
 from normact.demo import terminal
 
@@ -32,8 +33,14 @@ def test_demo_whole_run(tmp_path):
         pytest.skip(f"the demo's packages are not installed: {missing}")
     plot = tmp_path / "losses.png"
     command = [sys.executable, "-m", "normact", "demo", "--steps", "6", "--plot", str(plot)]
-    result = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300, check=False,
-                            env={**os.environ, "PYTHONIOENCODING": "utf-8"})
+    result = subprocess.run(
+        command,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "\033" not in result.stdout  # no terminal, no colours
     assert float(re.search(r"smallest cosine ([\d.]+)", result.stdout)[1]) >= 0.99999

