@@ -87,11 +87,11 @@ if(NORMACT_HAS_CUDA)
   message(STATUS "normact: CUDA ${CMAKE_CUDA_COMPILER_VERSION} (${nvcc}) for ${NORMACT_CUDA_ARCHITECTURE_LIST}")
 endif()
 
-# What the CUDA sources need beyond the language. cpp/cuda/device.cpp reports NORMACT_CUDA_ARCHITECTURES.
+# What the CUDA sources need beyond the language. cpp/cuda/device.cu reports NORMACT_CUDA_ARCHITECTURES.
 function(normact_configure_cuda target)
   target_include_directories(${target} SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
   string(REPLACE ";" "\\;" architectures "${NORMACT_CUDA_ARCHITECTURE_LIST}")
-  set_property(SOURCE cpp/cuda/device.cpp APPEND PROPERTY COMPILE_DEFINITIONS
+  set_property(SOURCE cpp/cuda/device.cu APPEND PROPERTY COMPILE_DEFINITIONS
                "NORMACT_CUDA_ARCHITECTURES=\"${architectures}\"")
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
 endfunction()

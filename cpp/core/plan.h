@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a row problem will be run on a GPU: which kernel, how rows and columns are divided, how much memory. Pure
+// functions of the problem and the device, so that they are tested without one. What decides how a row is summed
+// (variant, threads_per_row, vectors, cluster) depends only on its columns, dtype and alignment class, never on the
+// number of rows: a row's bits are the same in any batch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/problem.h"
+#include "core/status.h"
+
+namespace normact {
+
+/// What a plan needs to know of a device.
+struct DeviceInfo {
+  int compute_capability;    // 90 for sm_90
+  int multiprocessors;
+  int shared_memory_block;   // dynamic bytes that one block may opt in to, beside its static ones
+  int active_clusters[5];    // clusters of 1 << i blocks that run at once when a block fills a multiprocessor
+};
+
+struct RowPlan {
+  normact_row_variant variant;
+  bool packs;              // accesses of 16 bytes; else of one element
+  int threads_per_row;     // in one block
+  int vectors;             // accesses per thread and row, rounded up to an instantiated size
+  int rows_per_block;      // rows that a block works on at the same time
+  int cluster;             // blocks that share a row
+  int packs_per_block;     // of a row, within a cluster
+  int stages;              // rows in flight a thread group (backward)
+  int64_t parts;           // row ranges with a row of partial parameter sums each (backward)
+  int threads;             // per block
+  int64_t blocks;
+  int shared_bytes;
+  size_t workspace_bytes;
+};
+
+/// What the planner looks at besides the geometry.
+struct RowRequest {
+  RowGeometry geometry;
+  NormKind kind;
+  DType dtype;
+  bool contiguous;           // RowProblem::contiguous
+  bool aligned;              // every pointer and row stride a multiple of 16 bytes
+  bool residual;             // residual (forward) or dresidual (backward)
+  bool parameter_gradients;  // dweight or dbias
+  normact_row_variant variant;
+  int sm_margin;
+};
+
+Status plan_row_forward(const RowRequest& request, const DeviceInfo& device, RowPlan* plan);
+Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, RowPlan* plan);
+
+/// The planner's view of a problem. Without pointers (workspace queries), alignment is what the caller says.
+RowRequest request_of(const RowForward& problem, normact_row_variant variant, int sm_margin);
+RowRequest request_of(const RowBackward& problem, normact_row_variant variant, int sm_margin);
+
+}  // namespace normact

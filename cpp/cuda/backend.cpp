@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/backend.h"
+
+#include <algorithm>
+
+#include "core/plan.h"
+#include "cuda/device.h"
+#include "cuda/row_launchers.h"
+
+namespace normact::cuda {
+namespace {
+
+/// The most that any alignment of the tensors may need: a query does not look at pointers.
+template <class Problem, class Plan>
+Status largest_workspace(const Problem& problem, const Launch& launch, Plan plan_row, size_t* bytes) {
+  *bytes = 0;
+  if (problem.geometry.rows == 0) return {};
+  const DeviceInfo* device = nullptr;
+  NORMACT_TRY(device_info(launch.device, &device));
+  RowRequest request = request_of(problem, launch.variant, launch.sm_margin);
+  Status status;
+  for (const bool aligned : {true, false}) {
+    RowPlan plan;
+    request.aligned = aligned;
+    Status planned = plan_row(request, *device, &plan);
+    if (planned.ok()) {
+      *bytes = std::max(*bytes, plan.workspace_bytes);
+    } else if (aligned) {
+      status = std::move(planned);  // a forced variant may be legal for one alignment only; the call itself decides
+    } else if (!status.ok()) {
+      return status;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status row_norm_forward_workspace(const RowForward& problem, const Launch& launch, size_t* bytes) {
+  return largest_workspace(problem, launch, plan_row_forward, bytes);
+}
+
+Status row_norm_backward_workspace(const RowBackward& problem, const Launch& launch, size_t* bytes) {
+  return largest_workspace(problem, launch, plan_row_backward, bytes);
+}
+
+Status row_norm_forward(const RowForward& problem, const Launch& launch) {
+  DeviceGuard guard;
+  NORMACT_TRY(guard.enter(launch.device));
+  const DeviceInfo* device = nullptr;
+  NORMACT_TRY(device_info(launch.device, &device));
+  RowPlan plan;
+  NORMACT_TRY(plan_row_forward(request_of(problem, launch.variant, launch.sm_margin), *device, &plan));
+  switch (problem.dtype) {
+    case DType::f64: return launch_row_forward_f64(problem, plan, launch);
+    case DType::f32: return launch_row_forward_f32(problem, plan, launch);
+    case DType::f16: return launch_row_forward_f16(problem, plan, launch);
+    case DType::bf16: return launch_row_forward_bf16(problem, plan, launch);
+  }
+  return {NORMACT_INTERNAL, "normact_norm_forward: unknown dtype"};
+}
+
+Status row_norm_backward(const RowBackward& problem, const Launch& launch) {
+  DeviceGuard guard;
+  NORMACT_TRY(guard.enter(launch.device));
+  const DeviceInfo* device = nullptr;
+  NORMACT_TRY(device_info(launch.device, &device));
+  RowPlan plan{};
+  if (problem.geometry.rows > 0) {
+    NORMACT_TRY(plan_row_backward(request_of(problem, launch.variant, launch.sm_margin), *device, &plan));
+  }
+  switch (problem.dtype) {
+    case DType::f64: return launch_row_backward_f64(problem, plan, launch);
+    case DType::f32: return launch_row_backward_f32(problem, plan, launch);
+    case DType::f16: return launch_row_backward_f16(problem, plan, launch);
+    case DType::bf16: return launch_row_backward_bf16(problem, plan, launch);
+  }
+  return {NORMACT_INTERNAL, "normact_norm_backward: unknown dtype"};
+}
+
+}  // namespace normact::cuda

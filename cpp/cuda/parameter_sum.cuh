@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// dweight and dbias in two stages, without atomics: every block of a backward kernel writes one row of partial sums to
+// the workspace, and parameter_sum_kernel adds the rows up in a fixed order.
+#pragma once
+
+#include "cuda/memory.cuh"
+#include "cuda/reduce.cuh"
+
+namespace normact::cuda {
+
+/// The partial sums in the workspace: `rows` rows of `cols` for dweight if it is wanted, then the same for dbias.
+template <class A>
+struct Partials {
+  A* dweight;  // this block's row; null if not wanted
+  A* dbias;
+
+  __host__ __device__ Partials(const RowBackward& p, void* workspace, int64_t rows, int64_t row) {
+    A* next = static_cast<A*>(workspace);
+    const int64_t size = rows * p.geometry.cols;
+    dweight = p.dweight.data != nullptr ? next + row * p.geometry.cols : nullptr;
+    if (dweight != nullptr) next += size;
+    dbias = p.dbias.data != nullptr ? next + row * p.geometry.cols : nullptr;
+  }
+
+  /// Adds up what the block's groups of `lanes` threads hold, in the order of the groups. store_*(columns) writes a
+  /// thread's sums to its group's row of slice_cols columns in `shared`. All threads of the block call it.
+  template <class StoreWeight, class StoreBias>
+  __device__ void write_block(void* shared, StoreWeight store_dweight, StoreBias store_dbias, int lanes,
+                              int64_t first_column, int slice_cols) {
+    write_one(shared, dweight, store_dweight, lanes, first_column, slice_cols);
+    write_one(shared, dbias, store_dbias, lanes, first_column, slice_cols);
+  }
+
+ private:
+  template <class Store>
+  static __device__ void write_one(void* shared, A* to, Store store, int lanes, int64_t first_column, int slice_cols) {
+    if (to == nullptr) return;
+    A* memory = static_cast<A*>(shared);
+    const int groups = blockDim.x / lanes;
+    __syncthreads();  // what was in the shared memory is no longer read
+    store(memory + threadIdx.x / lanes * slice_cols);
+    __syncthreads();
+    for (int column = threadIdx.x; column < slice_cols; column += blockDim.x) {
+      A total = memory[column];
+      for (int group = 1; group < groups; ++group) total += memory[group * slice_cols + column];
+      to[first_column + column] = total;
+    }
+  }
+};
+
+constexpr int kParameterSumRows = 16;  // threads that share a column
+
+/// Work     a block sums 32 columns of one parameter: 16 threads a column, then one adds their sums in order.
+/// Bytes    reads partial_rows * cols values from the L2 cache, writes cols.
+/// grid     (ceil(cols / 32), 2): y = 0 is dweight, y = 1 dbias; an absent one is skipped.
+template <class T>
+__global__ void __launch_bounds__(kWarp* kParameterSumRows)
+    parameter_sum_kernel(const __grid_constant__ RowBackward p, void* workspace, int64_t partial_rows) {
+  using A = Accumulator<T>;
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();  // launched while the main kernel still runs
+#endif
+  const Partials<A> partials(p, workspace, partial_rows, 0);
+  const A* from = blockIdx.y == 0 ? partials.dweight : partials.dbias;
+  const Operand& to = blockIdx.y == 0 ? p.dweight : p.dbias;
+  if (from == nullptr) return;
+  __shared__ A sums[kParameterSumRows][kWarp];
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+  A sum = A(0);
+  if (column < p.geometry.cols) {
+#pragma unroll 8
+    for (int64_t row = threadIdx.y; row < partial_rows; row += kParameterSumRows) {
+      sum += from[row * p.geometry.cols + column];
+    }
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y == 0 && column < p.geometry.cols) {
+#pragma unroll
+    for (int r = 1; r < kParameterSumRows; ++r) sum += sums[r][threadIdx.x];
+    store_parameter<T>(to, strided_offset(column, p.geometry.col_ndim, p.geometry.col_shape, to.col_stride), sum);
+  }
+}
+
+}  // namespace normact::cuda

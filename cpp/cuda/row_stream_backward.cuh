@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Row norm backward for rows that no other variant takes: too long for a cluster, or with columns that are not
+// contiguous. Variant stream, in two kernels and parameter_sum.cuh.
+//
+// Work     sums: a block owns a row and leaves its two gradient means in the workspace. apply: a block owns
+//          blockDim units of columns (a unit is a pack of 16 bytes or one element) and a range of rows.
+// Bytes    x and dy are read twice, dresidual once, dx is written once; one row of partial parameter sums a row range.
+// Plan     kPacks: aligned as for the register variants. Otherwise anything.
+#pragma once
+
+#include "cuda/parameter_sum.cuh"
+#include "cuda/row_stream_forward.cuh"
+
+namespace normact::cuda {
+
+constexpr int kApplyThreads = 256;
+constexpr int kApplyUnroll = 4;  // rows in flight a thread
+
+/// c1 = E[g] and c2 = E[g * xhat] of one row.
+template <class A>
+struct GradientMeans {
+  A c1;
+  A c2;
+};
+
+template <class T, NormKind kKind, bool kPacks>
+__global__ void __launch_bounds__(kMaxRowThreads)
+    row_stream_backward_sums_kernel(const __grid_constant__ RowBackward p,
+                                    GradientMeans<Accumulator<T>>* __restrict__ means) {
+  using A = Accumulator<T>;
+  using Unit = UnitAccess<T, kPacks>;
+  constexpr int kSize = Unit::kSize;
+  const RowGeometry& g = p.geometry;
+  __shared__ A scratch[2 * kMaxWarps];
+  const int64_t row = blockIdx.x;
+  const T* x = row_pointer<const T>(p.x, g, row);
+  const T* dy = row_pointer<const T>(p.dy, g, row);
+  A mean = A(0);
+  if constexpr (kKind == NormKind::layer) mean = *row_pointer<const A>(p.mean, g, row);
+  const A rstd = *row_pointer<const A>(p.rstd, g, row);
+  const Parameter<T> weight(p.weight);
+  A sum[2] = {A(0), A(0)};
+  const int64_t units = g.cols / kSize;
+#pragma unroll kStreamUnroll
+  for (int64_t unit = threadIdx.x; unit < units; unit += blockDim.x) {
+    A x_value[kSize], dy_value[kSize], w[kSize];
+    Unit::load(x, p.x, g, unit * kSize, x_value);
+    Unit::load(dy, p.dy, g, unit * kSize, dy_value);
+    if (weight.data != nullptr) Unit::parameter(weight, p.weight, g, unit * kSize, w);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      const A effective = weight.data != nullptr ? effective_weight(w[j], A(p.weight_offset)) : A(1);
+      const A gradient = dy_value[j] * effective;
+      if constexpr (kKind == NormKind::layer) sum[0] += gradient;
+      sum[1] += gradient * normalized(x_value[j], mean, rstd);
+    }
+  }
+  group_sum(sum, scratch, threadIdx.x / kWarp, blockDim.x / kWarp, 0);
+  if (threadIdx.x == 0) means[row] = {sum[0] / A(g.cols), sum[1] / A(g.cols)};
+}
+
+template <class T, NormKind kKind, bool kPacks>
+__global__ void __launch_bounds__(kApplyThreads)
+    row_stream_backward_apply_kernel(const __grid_constant__ RowBackward p,
+                                     const GradientMeans<Accumulator<T>>* __restrict__ means, int64_t rows_per_part,
+                                     void* partial_sums) {
+  using A = Accumulator<T>;
+  using Unit = UnitAccess<T, kPacks>;
+  constexpr int kSize = Unit::kSize;
+  const RowGeometry& g = p.geometry;
+  const int64_t column = (static_cast<int64_t>(blockIdx.x) * kApplyThreads + threadIdx.x) * kSize;
+  if (column >= g.cols) return;
+  const int64_t begin = blockIdx.y * rows_per_part;
+  const int64_t end = begin + rows_per_part < g.rows ? begin + rows_per_part : g.rows;
+  const Parameter<T> weight(p.weight);
+  A w[kSize];
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) w[j] = A(1);
+  if (weight.data != nullptr) {
+    Unit::parameter(weight, p.weight, g, column, w);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) w[j] = effective_weight(w[j], A(p.weight_offset));
+  }
+  A dweight[kSize] = {};
+  A dbias[kSize] = {};
+  for (int64_t base = begin; base < end; base += kApplyUnroll) {
+    A x_value[kApplyUnroll][kSize], value[kApplyUnroll][kSize];
+#pragma unroll
+    for (int u = 0; u < kApplyUnroll; ++u) {  // all reads before the first write, which the compiler may not overtake
+      if (base + u < end) {
+        Unit::load(row_pointer<const T>(p.x, g, base + u), p.x, g, column, x_value[u]);
+        Unit::load(row_pointer<const T>(p.dy, g, base + u), p.dy, g, column, value[u]);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kApplyUnroll; ++u) {
+      const int64_t row = base + u;
+      if (row >= end) continue;
+      A mean = A(0);
+      if constexpr (kKind == NormKind::layer) mean = *row_pointer<const A>(p.mean, g, row);
+      const A rstd = *row_pointer<const A>(p.rstd, g, row);
+      const GradientMeans<A> c = means[row];
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const A xhat = normalized(x_value[u][j], mean, rstd);
+        dweight[j] += value[u][j] * xhat;
+        dbias[j] += value[u][j];
+        value[u][j] = input_gradient(value[u][j] * w[j], xhat, rstd, c.c1, c.c2);
+      }
+      if (p.dresidual.data != nullptr) {
+        A addend[kSize];
+        Unit::load(row_pointer<const T>(p.dresidual, g, row), p.dresidual, g, column, addend);
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) value[u][j] += addend[j];
+      }
+      Unit::store(row_pointer<T>(p.dx, g, row), p.dx, g, column, value[u]);
+    }
+  }
+  const Partials<A> partials(p, partial_sums, gridDim.y, blockIdx.y);
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) {
+    if (partials.dweight != nullptr) partials.dweight[column + j] = dweight[j];
+    if (partials.dbias != nullptr) partials.dbias[column + j] = dbias[j];
+  }
+}
+
+}  // namespace normact::cuda

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Row norm forward for rows that no other variant takes: longer than a cluster's registers hold, or with columns that
+// are not contiguous. Variant stream.
+//
+// Work     a block, or a cluster with one contiguous slice a block, owns a row and walks over it in steps of
+//          blockDim * kUnroll units; a unit is a pack of 16 bytes (kPacks) or one element.
+// Bytes    x (and residual) is read once and the normalised sum once more, y (and residual_out) is written once. The
+//          second walk runs backwards, so that it begins with what the first one left in the cache.
+// Plan     kPacks: aligned as for the register variants. Otherwise anything.
+// Sums     each step's own two-pass moments, merged by Chan's formula.
+#pragma once
+
+#include "cuda/row_forward.cuh"
+
+namespace normact::cuda {
+
+constexpr int kStreamUnroll = 4;
+
+/// Reads and writes one unit of a row: a pack, or one element of any stride.
+template <class T, bool kPacks>
+struct UnitAccess {
+  static constexpr int kSize = kPacks ? kPackSize<T> : 1;
+  using A = Accumulator<T>;
+
+  static __device__ __forceinline__ int64_t offset(const Operand& operand, const RowGeometry& g, int64_t column) {
+    return kPacks ? column : strided_offset(column, g.col_ndim, g.col_shape, operand.col_stride);
+  }
+
+  static __device__ __forceinline__ void load(const T* row, const Operand& operand, const RowGeometry& g,
+                                              int64_t column, A (&value)[kSize]) {
+    if constexpr (kPacks) {
+      unpack(load_pack(row + column), value);
+    } else {
+      value[0] = convert<A>(row[offset(operand, g, column)]);
+    }
+  }
+
+  /// Rounds, writes, and leaves the rounded values behind.
+  static __device__ __forceinline__ void store(T* row, const Operand& operand, const RowGeometry& g, int64_t column,
+                                               A (&value)[kSize]) {
+    if constexpr (kPacks) {
+      const Pack<T> pack = to_pack<T>(value);
+      *reinterpret_cast<uint4*>(row + column) = *reinterpret_cast<const uint4*>(&pack);
+      unpack(pack, value);
+    } else {
+      const T rounded = convert<T>(value[0]);
+      row[offset(operand, g, column)] = rounded;
+      value[0] = convert<A>(rounded);
+    }
+  }
+
+  static __device__ __forceinline__ void parameter(const Parameter<T>& from, const Operand& operand,
+                                                   const RowGeometry& g, int64_t column, A (&value)[kSize]) {
+    if constexpr (kPacks) {
+      from.load(column, value);
+    } else {
+      value[0] = from.at(offset(operand, g, column));
+    }
+  }
+};
+
+/// Merges the moments of all threads of the block, and of the cluster; every thread gets the result.
+template <Scope kScope, class A>
+__device__ Moments<A> merge_over_row(Moments<A> mine) {
+  __shared__ Moments<A> warps[kMaxWarps];
+#pragma unroll
+  for (int offset = 1; offset < kWarp; offset *= 2) {
+    const Moments<A> other{__shfl_down_sync(kFullWarp, mine.mean, offset), __shfl_down_sync(kFullWarp, mine.m2, offset),
+                           __shfl_down_sync(kFullWarp, mine.count, offset)};
+    mine = merge(mine, other);  // lane 0 ends with the merge of the warp
+  }
+  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = mine;
+  __syncthreads();
+  Moments<A> total = warps[0];
+  for (int w = 1; w < blockDim.x / kWarp; ++w) total = merge(total, warps[w]);
+  if constexpr (kScope == Scope::cluster) {
+#if __CUDA_ARCH__ >= 900
+    __shared__ Moments<A> slices[kMaxCluster];
+    cg::cluster_group cluster = cg::this_cluster();
+    cluster.barrier_wait();  // every block has started (the kernel arrived at its head)
+    cluster_publish(total, slices, cluster.num_blocks());
+    cluster.sync();
+    total = slices[0];
+    for (int b = 1; b < cluster.num_blocks(); ++b) total = merge(total, slices[b]);
+#endif
+  }
+  return total;
+}
+
+template <class T, NormKind kKind, Scope kScope, bool kPacks>
+__global__ void __launch_bounds__(kMaxRowThreads) row_stream_forward_kernel(const __grid_constant__ RowForward p) {
+  using A = Accumulator<T>;
+  using Unit = UnitAccess<T, kPacks>;
+  constexpr int kSize = Unit::kSize;
+  const RowGeometry& g = p.geometry;
+  int64_t row = blockIdx.x;
+  int64_t begin = 0;  // this block's slice, in units
+  int64_t end = g.cols / kSize;
+  bool leader = threadIdx.x == 0;
+  if constexpr (kScope == Scope::cluster) {
+#if __CUDA_ARCH__ >= 900
+    cg::cluster_group cluster = cg::this_cluster();
+    cluster.barrier_arrive();
+    const int64_t share = (end + cluster.num_blocks() - 1) / cluster.num_blocks();
+    row = blockIdx.x / cluster.num_blocks();
+    begin = cluster.block_rank() * share;
+    end = begin + share < end ? begin + share : end;
+    leader = leader && cluster.block_rank() == 0;
+#endif
+  }
+  const bool has_residual = p.residual.data != nullptr;
+  const T* x = row_pointer<const T>(p.x, g, row);
+  const T* residual = row_pointer<const T>(p.residual, g, row);
+  T* sum = row_pointer<T>(p.residual_out, g, row);
+  T* y = row_pointer<T>(p.y, g, row);
+  const int64_t step = static_cast<int64_t>(blockDim.x) * kStreamUnroll;
+
+  Moments<A> moments{A(0), A(0), A(0)};
+  for (int64_t base = begin + threadIdx.x; base < end; base += step) {
+    A value[kStreamUnroll][kSize];
+    int units = 0;
+#pragma unroll
+    for (int u = 0; u < kStreamUnroll; ++u) {
+      const int64_t unit = base + static_cast<int64_t>(u) * blockDim.x;
+      if (unit < end) {
+        units = u + 1;
+        Unit::load(x, p.x, g, unit * kSize, value[u]);
+      }
+    }
+    if (has_residual) {
+#pragma unroll
+      for (int u = 0; u < kStreamUnroll; ++u) {
+        if (u < units) {
+          const int64_t column = (base + static_cast<int64_t>(u) * blockDim.x) * kSize;
+          A addend[kSize];
+          Unit::load(residual, p.residual, g, column, addend);
+#pragma unroll
+          for (int j = 0; j < kSize; ++j) value[u][j] += addend[j];
+          Unit::store(sum, p.residual_out, g, column, value[u]);
+        }
+      }
+    }
+    Moments<A> chunk{A(0), A(0), A(units * kSize)};
+    if constexpr (kKind == NormKind::layer) {
+#pragma unroll
+      for (int u = 0; u < kStreamUnroll; ++u) {
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) chunk.mean += u < units ? value[u][j] : A(0);
+      }
+      chunk.mean /= chunk.count;
+    }
+#pragma unroll
+    for (int u = 0; u < kStreamUnroll; ++u) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const A centred = u < units ? value[u][j] - chunk.mean : A(0);
+        chunk.m2 += centred * centred;
+      }
+    }
+    moments = merge(moments, chunk);  // rms: all means are 0, so m2 simply adds up
+  }
+  moments = merge_over_row<kScope>(moments);
+  const A mean = moments.mean;
+  const A rstd = reciprocal_std(moments.m2, A(g.cols), A(p.eps), [](A value) { return reciprocal_sqrt(value); });
+  if (leader) {
+    if (p.mean.data != nullptr) *row_pointer<A>(p.mean, g, row) = mean;
+    if (p.rstd.data != nullptr) *row_pointer<A>(p.rstd, g, row) = rstd;
+  }
+
+  const T* source = has_residual ? sum : x;
+  const Operand& source_operand = has_residual ? p.residual_out : p.x;
+  const Parameter<T> weight(p.weight), bias(p.bias);
+  const int64_t steps = (end - begin + step - 1) / step;
+  for (int64_t s = steps - 1; s >= 0; --s) {
+    const int64_t base = begin + s * step + threadIdx.x;
+    A value[kStreamUnroll][kSize];
+#pragma unroll
+    for (int u = 0; u < kStreamUnroll; ++u) {
+      const int64_t unit = base + static_cast<int64_t>(u) * blockDim.x;
+      if (unit < end) Unit::load(source, source_operand, g, unit * kSize, value[u]);
+    }
+#pragma unroll
+    for (int u = 0; u < kStreamUnroll; ++u) {
+      const int64_t unit = base + static_cast<int64_t>(u) * blockDim.x;
+      if (unit >= end) continue;
+      A w[kSize], b[kSize];
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) w[j] = A(1), b[j] = A(0);
+      if (weight.data != nullptr) {
+        Unit::parameter(weight, p.weight, g, unit * kSize, w);
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) w[j] = effective_weight(w[j], A(p.weight_offset));
+      }
+      if (bias.data != nullptr) Unit::parameter(bias, p.bias, g, unit * kSize, b);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) value[u][j] = affine(normalized(value[u][j], mean, rstd), w[j], b[j]);
+      Unit::store(y, p.y, g, unit * kSize, value[u]);
+    }
+  }
+}
+
+}  // namespace normact::cuda
