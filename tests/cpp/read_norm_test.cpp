@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Golden rows: what becomes of shapes and strides. Errors are tested through the C API.
+#include "core/read_norm.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "check.h"
+
+namespace {
+
+using normact::Operand;
+using normact::RowForward;
+
+using Ints = std::vector<int64_t>;
+
+std::string join(int count, const int64_t* values) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += (i > 0 ? "," : "") + std::to_string(values[i]);
+  return text;
+}
+
+// "rows 6: 6 cols 4: 4": the two index spaces after merging.
+std::string geometry_text(const normact::RowGeometry& g) {
+  return "rows " + std::to_string(g.rows) + ": " + join(g.row_ndim, g.row_shape) + " cols " + std::to_string(g.cols) +
+         ": " + join(g.col_ndim, g.col_shape);
+}
+
+std::string stride_text(const normact::RowGeometry& g, const Operand& operand) {
+  return join(g.row_ndim, operand.row_stride) + " | " + join(g.col_ndim, operand.col_stride);
+}
+
+normact_tensor tensor(void* data, Ints& shape, Ints& strides) {
+  return {data, 1, 0, static_cast<int32_t>(shape.size()), 2, 32, 1, shape.data(),
+          strides.empty() ? nullptr : strides.data(), 0};
+}
+
+// Memory at addresses that are never touched, far apart.
+void* memory(uintptr_t slot) { return reinterpret_cast<void*>(slot << 40); }
+
+// Reads a layer norm of x with weight, statistics and y.
+struct Problem {
+  Ints x, x_strides, axes;
+  Ints weight_strides = {}, y_strides = {}, mean_strides = {};
+  RowForward problem{};
+
+  normact::Status read() {
+    const size_t rows = x.size() - axes.size();
+    Ints weight(x.begin() + static_cast<std::ptrdiff_t>(rows), x.end());
+    Ints mean(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(rows));
+    Ints dense;
+    const normact_tensor tx = tensor(memory(1), x, x_strides), ty = tensor(memory(2), x, y_strides),
+                         tw = tensor(memory(3), weight, weight_strides), tm = tensor(memory(4), mean, mean_strides),
+                         tr = tensor(memory(5), mean, dense);
+    const normact_norm_desc desc{sizeof desc, NORMACT_NORM_LAYER, static_cast<int32_t>(axes.size()), axes.data(),
+                                 1e-5, 0.0};
+    const normact_norm_forward_args args{sizeof args, &tx, nullptr, &tw, nullptr, &ty, nullptr, &tm, &tr};
+    normact::Device device;
+    return normact::read_norm_forward(&desc, &args, normact::Purpose::run, &problem, &device);
+  }
+};
+
+struct Golden {
+  Problem p;
+  const char* geometry;
+  const char* x;
+  const char* weight;
+  const char* mean;
+  bool contiguous;
+};
+
+TEST(merges_dimensions) {
+  Golden rows[] = {
+      {{{6, 4}, {}, {-1}}, "rows 6: 6 cols 4: 4", "4 | 1", "0 | 1", "1 | 0", true},
+      {{{2, 3, 4}, {}, {-1}}, "rows 6: 6 cols 4: 4", "4 | 1", "0 | 1", "1 | 0", true},
+      {{{2, 3, 4}, {}, {1, 2}}, "rows 2: 2 cols 12: 12", "12 | 1", "0 | 1", "1 | 0", true},
+      {{{2, 3, 4}, {}, {-1, 1}}, "rows 2: 2 cols 12: 12", "12 | 1", "0 | 1", "1 | 0", true},
+      {{{2, 3, 4}, {}, {2, 0, 1}}, "rows 1: 1 cols 24: 24", "0 | 1", "0 | 1", "0 | 0", true},
+      {{{1, 5}, {}, {1}}, "rows 1: 1 cols 5: 5", "0 | 1", "0 | 1", "0 | 0", true},
+      {{{5, 1}, {}, {1}}, "rows 5: 5 cols 1: 1", "1 | 1", "0 | 1", "1 | 0", true},
+      {{{5, 1}, {7, 9}, {1}}, "rows 5: 5 cols 1: 1", "7 | 1", "0 | 1", "1 | 0", true},
+      // Row-strided, an expanded batch, transposed batch dimensions, and one that only x cannot merge.
+      {{{6, 4}, {9, 1}, {1}}, "rows 6: 6 cols 4: 4", "9 | 1", "0 | 1", "1 | 0", true},
+      {{{6, 4}, {0, 1}, {1}}, "rows 6: 6 cols 4: 4", "0 | 1", "0 | 1", "1 | 0", true},
+      {{{2, 3, 4}, {4, 8, 1}, {2}}, "rows 6: 2,3 cols 4: 4", "4,8 | 1", "0,0 | 1", "3,1 | 0", true},
+      {{{2, 3, 1, 4}, {40, 8, 3, 1}, {3}}, "rows 6: 2,3 cols 4: 4", "40,8 | 1", "0,0 | 1", "3,1 | 0", true},
+      {{{2, 3, 4}, {24, 8, 1}, {2}}, "rows 6: 6 cols 4: 4", "8 | 1", "0 | 1", "1 | 0", true},
+      // Columns that are strided, reversed, expanded, or in two pieces.
+      {{{6, 4}, {8, 2}, {1}}, "rows 6: 6 cols 4: 4", "8 | 2", "0 | 1", "1 | 0", false},
+      {{{6, 4}, {4, -1}, {1}}, "rows 6: 6 cols 4: 4", "4 | -1", "0 | 1", "1 | 0", false},
+      {{{6, 4}, {1, 0}, {1}}, "rows 6: 6 cols 4: 4", "1 | 0", "0 | 1", "1 | 0", false},
+      {{{2, 3, 4}, {30, 5, 1}, {1, 2}}, "rows 2: 2 cols 12: 3,4", "30 | 5,1", "0 | 4,1", "1 | 0,0", false},
+      // A strided weight splits the columns of everyone.
+      {{{2, 3, 4}, {}, {1, 2}, {8, 2}}, "rows 2: 2 cols 12: 12", "12 | 1", "0 | 2", "1 | 0", false},
+      {{{2, 3, 4}, {}, {1, 2}, {9, 1}}, "rows 2: 2 cols 12: 3,4", "12 | 4,1", "0 | 9,1", "1 | 0,0", false},
+      // Statistics with their own strides split the rows.
+      {{{2, 3, 4}, {}, {2}, {}, {}, {1, 2}}, "rows 6: 2,3 cols 4: 4", "12,4 | 1", "0,0 | 1", "1,2 | 0", true},
+      // Empty on either side.
+      {{{0, 4}, {}, {1}}, "rows 0: 0 cols 4: 4", "0 | 1", "0 | 1", "0 | 0", true},
+      {{{3, 0}, {}, {1}}, "rows 3: 3 cols 0: 0", "0 | 1", "0 | 1", "1 | 0", true},
+  };
+  for (Golden& row : rows) {
+    const normact::Status status = row.p.read();
+    if (!status.ok()) check::fail(__FILE__, __LINE__, status.message());
+    const normact::RowGeometry& g = row.p.problem.geometry;
+    const std::string where = "x of shape (" + join(static_cast<int>(row.p.x.size()), row.p.x.data()) + ")";
+    const auto expect = [&where](const std::string& found, const char* expected) {
+      if (found != expected) check::fail(__FILE__, __LINE__, where + ": found " + found + ", expected " + expected);
+    };
+    expect(geometry_text(g), row.geometry);
+    expect(stride_text(g, row.p.problem.x), row.x);
+    expect(stride_text(g, row.p.problem.weight), row.weight);
+    expect(stride_text(g, row.p.problem.mean), row.mean);
+    CHECK_EQ(row.p.problem.contiguous, row.contiguous);
+  }
+}
+
+TEST(dimension_limits) {
+  // Seven row dimensions that cannot merge, as their strides fall by four where the sizes are two.
+  Problem seven{{2, 2, 2, 2, 2, 2, 2, 8}, {131072, 32768, 8192, 2048, 512, 128, 32, 1}, {7}};
+  const normact::Status status = seven.read();
+  CHECK(status.code() == NORMACT_NOT_SUPPORTED);
+  CHECK(status.message().find("x has shape (2, 2, 2, 2, 2, 2, 2, 8)") == 0);
+  Problem six{{2, 2, 2, 2, 2, 2, 8}, {32768, 8192, 2048, 512, 128, 32, 1}, {6}};
+  CHECK(six.read().ok());
+  CHECK_EQ(six.problem.geometry.row_ndim, 6);
+  Problem many{Ints(64, 1), {}, {63}};
+  CHECK(many.read().ok());
+  CHECK_EQ(many.problem.geometry.rows, 1);
+}
+
+TEST(absent_operands_are_null) {
+  Problem p{{6, 4}, {}, {1}};
+  CHECK(p.read().ok());
+  CHECK(p.problem.residual.data == nullptr && p.problem.bias.data == nullptr && p.problem.residual_out.data == nullptr);
+  CHECK(p.problem.x.data == memory(1) && p.problem.y.data == memory(2) && p.problem.rstd.data == memory(5));
+  CHECK_EQ(p.problem.eps, 1e-5);
+}
+
+}  // namespace
