@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Python module normact._core: the C API on Python arrays. normact/*.py is its only user.
+#include <nanobind/nanobind.h>
+
+#include "bindings/array_type.h"
+#include "bindings/buffer.h"
+#include "bindings/error.h"
+#include "bindings/norm.h"
+#include "normact/normact.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+const char* framework_of(nb::handle object, const char* function) {
+  const normact::python::ArrayType& type = normact::python::array_type_of(object.ptr());
+  normact::python::check_type(object.ptr(), type, "x", function);
+  return normact::python::name_of(type.framework);
+}
+
+const char* build_info(const char* name) { return normact_build_info(name); }
+
+void set_num_threads(int count) {
+  const normact_status status = normact_set_num_threads(count);
+  if (status != NORMACT_OK) normact::python::raise_status(status, "set_num_threads");
+}
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+  nb::set_leak_warnings(false);  // array types and interned names are kept until the process ends
+  normact::python::bind_norm(module);
+  normact::python::bind_buffer(module);
+  module.def("framework_of", &framework_of, nb::sig("def framework_of(x: object, function: str, /) -> str"),
+             "The framework of an array: numpy, torch, jax, tensorflow, cupy or other. TypeError if x is no array.");
+  module.def("build_info", &build_info, nb::sig("def build_info(name: str, /) -> str | None"));
+  module.def("set_num_threads", &set_num_threads, nb::sig("def set_num_threads(count: int, /) -> None"));
+  module.def("get_num_threads", &normact_get_num_threads, nb::sig("def get_num_threads() -> int"));
+}

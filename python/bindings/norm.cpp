@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// normact_norm_forward and normact_norm_backward on Python arrays. Every output is given; nothing is returned.
+#include "bindings/norm.h"
+
+#include <new>
+#include <string>
+
+#include "bindings/error.h"
+#include "bindings/tensor_arg.h"
+#include "normact/normact.h"
+
+namespace normact::python {
+namespace {
+
+constexpr size_t kWorkspaceAlignment = 256;
+
+thread_local int32_t row_variant = NORMACT_ROW_AUTO;
+
+const char* forward_name(int kind) { return kind == NORMACT_NORM_LAYER ? "layer_norm" : "rms_norm"; }
+const char* backward_name(int kind) { return kind == NORMACT_NORM_LAYER ? "layer_norm_backward" : "rms_norm_backward"; }
+
+double number(nb::handle object, const char* name, const Call& call) {
+  const double value = PyFloat_AsDouble(object.ptr());
+  if (value == -1.0 && PyErr_Occurred()) {
+    raise(PyExc_TypeError, call.function, ": ", name, " is of type ", type_name(object.ptr()), "; expected a number");
+  }
+  return value;
+}
+
+/// The axis argument: an int or a sequence of ints.
+class Axes {
+ public:
+  Axes(nb::handle object, const Call& call) {
+    if (!PyTuple_Check(object.ptr()) && !PyList_Check(object.ptr())) {
+      append(object, call);
+      return;
+    }
+    for (nb::handle item : object) append(item, call);
+  }
+  int count() const { return count_; }
+  const int64_t* data() const { return axes_; }
+
+ private:
+  void append(nb::handle object, const Call& call) {
+    const Py_ssize_t axis = PyNumber_AsSsize_t(object.ptr(), PyExc_ValueError);
+    if (axis == -1 && PyErr_Occurred()) {
+      raise(PyExc_TypeError, call.function, ": axis is of type ", type_name(object.ptr()),
+            "; expected an int or a tuple of ints");
+    }
+    if (count_ == kMaxAxes) raise(PyExc_ValueError, call.function, ": axis has more than ", kMaxAxes, " entries");
+    axes_[count_++] = axis;
+  }
+
+  static constexpr int kMaxAxes = 64;
+  int count_ = 0;
+  int64_t axes_[kMaxAxes];
+};
+
+/// Scratch memory where x lives: on a GPU an array that the caller's framework allocates (so that its allocator orders
+/// the reuse, also while a CUDA graph is captured), on the CPU plain memory.
+class Workspace {
+ public:
+  ~Workspace() { ::operator delete(host_, std::align_val_t{kWorkspaceAlignment}); }
+  Workspace() = default;
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  void allocate(size_t bytes, const TensorArg& x, nb::handle x_object, nb::handle allocator, Call& call) {
+    bytes_ = bytes;
+    if (bytes == 0) return;
+    if (!x.on_cuda()) {
+      data_ = host_ = ::operator new(bytes, std::align_val_t{kWorkspaceAlignment});
+      return;
+    }
+    array_ = allocator(x_object, bytes);
+    view_.read_bytes(array_, "workspace", call);
+    data_ = static_cast<char*>(view_.get()->data) + view_.get()->byte_offset;
+  }
+
+  void describe(normact_exec* exec) const {
+    exec->workspace = data_;
+    exec->workspace_bytes = bytes_;
+  }
+
+ private:
+  size_t bytes_ = 0;
+  void* data_ = nullptr;
+  void* host_ = nullptr;
+  nb::object array_;
+  TensorArg view_;
+};
+
+normact_exec exec_on(const Call& call) { return {sizeof(normact_exec), call.stream.handle(), nullptr, 0, row_variant, 0}; }
+
+void check(normact_status status, const Call& call) {
+  if (status != NORMACT_OK) raise_status(status, call.function);
+}
+
+template <class Function>
+normact_status without_gil(Function function) {
+  nb::gil_scoped_release release;
+  return function();
+}
+
+void norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb::handle bias_object,
+                  nb::handle residual_object, nb::handle y_object, nb::handle residual_out_object,
+                  nb::handle mean_object, nb::handle rstd_object, nb::handle axis, nb::handle eps,
+                  nb::handle weight_offset, nb::handle stream, nb::handle allocator) {
+  Call call{forward_name(kind), StreamChoice(forward_name(kind), stream.ptr())};
+  TensorArg x, weight, bias, residual, y, residual_out, mean, rstd;
+  x.read(x_object, "x", Access::read, call);
+  residual.read_optional(residual_object, "residual", Access::read, call);
+  weight.read_optional(weight_object, "weight", Access::read, call);
+  bias.read_optional(bias_object, "bias", Access::read, call);
+  y.read(y_object, "y", Access::write, call);
+  residual_out.read_optional(residual_out_object, "residual_out", Access::write, call);
+  mean.read_optional(mean_object, "mean", Access::write, call);
+  rstd.read_optional(rstd_object, "rstd", Access::write, call);
+  const Axes axes(axis, call);
+  const normact_norm_desc desc{sizeof desc, kind, axes.count(), axes.data(), number(eps, "eps", call),
+                               number(weight_offset, "weight_offset", call)};
+  const normact_norm_forward_args args{sizeof args, x.get(), residual.get(), weight.get(), bias.get(),
+                                       y.get(), residual_out.get(), mean.get(), rstd.get()};
+  normact_exec exec = exec_on(call);
+  Workspace workspace;
+  normact_status status = without_gil([&] { return normact_norm_forward(&desc, &args, &exec); });
+  if (status == NORMACT_WORKSPACE_TOO_SMALL) {  // rare, and nothing was written: asking first would cost every call
+    size_t bytes = 0;
+    check(normact_norm_forward_workspace(&desc, &args, &exec, &bytes), call);
+    workspace.allocate(bytes, x, x_object, allocator, call);
+    workspace.describe(&exec);
+    status = without_gil([&] { return normact_norm_forward(&desc, &args, &exec); });
+  }
+  check(status, call);
+  call.stream.wait_for_strangers();
+}
+
+void norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::handle weight_object,
+                   nb::handle mean_object, nb::handle rstd_object, nb::handle dresidual_object, nb::handle dx_object,
+                   nb::handle dweight_object, nb::handle dbias_object, nb::handle axis, nb::handle weight_offset,
+                   nb::handle stream, nb::handle allocator) {
+  Call call{backward_name(kind), StreamChoice(backward_name(kind), stream.ptr())};
+  TensorArg dy, x, weight, mean, rstd, dresidual, dx, dweight, dbias;
+  dy.read(dy_object, "dy", Access::read, call);
+  x.read(x_object, "x", Access::read, call);
+  weight.read_optional(weight_object, "weight", Access::read, call);
+  mean.read_optional(mean_object, "mean", Access::read, call);
+  rstd.read(rstd_object, "rstd", Access::read, call);
+  dresidual.read_optional(dresidual_object, "dresidual", Access::read, call);
+  dx.read(dx_object, "dx", Access::write, call);
+  dweight.read_optional(dweight_object, "dweight", Access::write, call);
+  dbias.read_optional(dbias_object, "dbias", Access::write, call);
+  const Axes axes(axis, call);
+  const normact_norm_desc desc{sizeof desc, kind, axes.count(), axes.data(), 0.0,
+                               number(weight_offset, "weight_offset", call)};
+  const normact_norm_backward_args args{sizeof args, dy.get(), x.get(), weight.get(), mean.get(), rstd.get(),
+                                        dresidual.get(), dx.get(), dweight.get(), dbias.get()};
+  normact_exec exec = exec_on(call);
+  size_t bytes = 0;
+  check(normact_norm_backward_workspace(&desc, &args, &exec, &bytes), call);
+  Workspace workspace;
+  workspace.allocate(bytes, x, x_object, allocator, call);
+  workspace.describe(&exec);
+  check(without_gil([&] { return normact_norm_backward(&desc, &args, &exec); }), call);
+  call.stream.wait_for_strangers();
+}
+
+/// Forces a row kernel in this thread and returns what was forced before.
+int set_row_variant(int variant) {
+  const int previous = row_variant;
+  row_variant = variant;
+  return previous;
+}
+
+}  // namespace
+
+void bind_norm(nb::module_& module) {
+#define NORMACT_CONSTANT(symbol, value, name) module.attr(#symbol) = value;
+  NORMACT_NORM_LIST(NORMACT_CONSTANT)
+#undef NORMACT_CONSTANT
+  nb::dict variants;
+#define NORMACT_ENTRY(symbol, value, name) variants[name] = value;
+  NORMACT_ROW_VARIANT_LIST(NORMACT_ENTRY)
+#undef NORMACT_ENTRY
+  module.attr("ROW_VARIANTS") = variants;
+  module.def("set_row_variant", &set_row_variant, nb::sig("def set_row_variant(variant: int, /) -> int"));
+  // Every argument may be None as far as nanobind is concerned: the messages are made here and in the library.
+  const auto arg = [](const char* name) { return nb::arg(name).none(); };
+  module.def("norm_forward", &norm_forward, nb::arg("kind"), arg("x"), arg("weight"), arg("bias"), arg("residual"),
+             arg("y"), arg("residual_out"), arg("mean"), arg("rstd"), arg("axis"), arg("eps"), arg("weight_offset"),
+             arg("stream"), arg("allocator"));
+  module.def("norm_backward", &norm_backward, nb::arg("kind"), arg("dy"), arg("x"), arg("weight"), arg("mean"),
+             arg("rstd"), arg("dresidual"), arg("dx"), arg("dweight"), arg("dbias"), arg("axis"), arg("weight_offset"),
+             arg("stream"), arg("allocator"));
+}
+
+}  // namespace normact::python

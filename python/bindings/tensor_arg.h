@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// One array argument of a call: any framework's array as a normact_tensor, without a copy.
+#pragma once
+
+#include <dlpack/dlpack.h>
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+
+#include "bindings/array_type.h"
+#include "bindings/stream.h"
+#include "normact/normact.h"
+
+namespace normact::python {
+
+enum class Access : uint8_t { read, write };
+
+/// What the arguments of one call have in common.
+struct Call {
+  const char* function;  // as Python knows it, for messages
+  StreamChoice stream;
+};
+
+/// Lives on the stack of the call. PyTorch's tensors are read through DLPack's C exchange table (about 100 ns), all
+/// others through __dlpack__. The shape is copied, because another thread may resize the array once the GIL is free.
+class TensorArg {
+ public:
+  TensorArg() {}  // leaves the shape buffers as they are: clearing a kilobyte would cost more than the rest
+  TensorArg(const TensorArg&) = delete;
+  TensorArg& operator=(const TensorArg&) = delete;
+
+  /// Takes a floating-point array; None raises.
+  void read(nb::handle object, const char* name, Access access, Call& call);
+
+  /// The same, but None means absent.
+  void read_optional(nb::handle object, const char* name, Access access, Call& call);
+
+  /// Takes an array of any element type to write to; for workspaces.
+  void read_bytes(nb::handle object, const char* name, Call& call);
+
+  /// Null if absent.
+  const normact_tensor* get() const { return present_ ? &tensor_ : nullptr; }
+  bool on_cuda() const;
+
+ private:
+  void take(PyObject* object, const char* name, Access access, Call& call);
+  void take_by_protocol(PyObject* object, ArrayType& type, const char* name, Access access, Call& call);
+  void take_capsule(nb::object capsule, const char* name, Access access, const Call& call);
+  void copy(const DLTensor& tensor);
+  void check_dtype(const char* name, const Call& call) const;
+
+  static constexpr int kMaxDims = 64;  // no framework makes more
+  bool present_ = false;
+  normact_tensor tensor_;
+  nb::object owner_;  // the capsule that keeps a __dlpack__ view alive
+  int64_t shape_[kMaxDims];
+  int64_t strides_[kMaxDims];
+};
+
+}  // namespace normact::python

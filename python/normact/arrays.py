@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What differs between the array libraries when a function makes its outputs.
+
+A `Family` makes arrays like a given one with the library's own allocator. Libraries are told by the type of the array
+and never imported before the caller has done so.
+
+NumPy, PyTorch and CuPy arrays are made, written and returned. JAX and TensorFlow arrays are immutable, so the memory
+is written before they own it:
+
+- on the CPU it is ours, 64-byte aligned (JAX would copy it otherwise, TensorFlow abort), and handed over by DLPack;
+- on a GPU it is a new array of the library that nobody else has seen. Neither library tells its stream, so such a call
+  runs on the legacy default stream and returns when its work is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from normact import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LEGACY_STREAMS = (0, 1)
+
+
+class Family:
+    """Arrays of a library that normact can read and write but not make."""
+
+    def empty_like(self, x: Any) -> Any:
+        """An uninitialised array with the shape, dtype, device and, as far as possible, memory layout of x."""
+        raise TypeError(
+            f"an output like a {type(x).__module__}.{type(x).__qualname__} cannot be made; expected an array of "
+            "NumPy, PyTorch, JAX, TensorFlow or CuPy, or all outputs given in out="
+        )
+
+    def empty_stats(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """The same for a statistic of x: this shape, float32 (float64 for float64)."""
+        return self.empty_like(x)  # raises
+
+    def workspace(self, x: Any, nbytes: int) -> Any:
+        """Bytes on the GPU of x, aligned to 256."""
+        return self.empty_like(x)  # raises
+
+    def finish(self, array: Any, x: Any) -> Any:
+        """What the caller gets for an array made here, once it is written."""
+        return array
+
+    @contextlib.contextmanager
+    def on_stream(self, x: Any, stream: Any) -> Iterator[int | None]:
+        """Yields the handle to work on; None means that it has been made the library's current stream."""
+        yield stream_handle(stream)
+
+
+class _Numpy(Family):
+    def empty_like(self, x: Any) -> Any:
+        return np.empty_like(x, subok=False)
+
+    def empty_stats(self, x: Any, shape: tuple[int, ...]) -> Any:
+        return np.empty(shape, np.float64 if x.dtype == np.float64 else np.float32)
+
+
+class _Torch(Family):
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self.empty_like = torch.empty_like  # one call less on the way
+
+    def empty_stats(self, x: Any, shape: tuple[int, ...]) -> Any:
+        torch = self._torch
+        return x.new_empty(shape, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+
+    def workspace(self, x: Any, nbytes: int) -> Any:
+        return x.new_empty(nbytes, dtype=self._torch.uint8)
+
+    @contextlib.contextmanager
+    def on_stream(self, x: Any, stream: Any) -> Iterator[int | None]:
+        handle = stream_handle(stream)
+        if not x.is_cuda:
+            yield None
+            return
+        cuda = self._torch.cuda
+        if handle in _LEGACY_STREAMS:
+            stream = cuda.default_stream(x.device)
+        elif not isinstance(stream, cuda.Stream):
+            stream = cuda.ExternalStream(handle, device=x.device)
+        with cuda.stream(stream):  # outputs and workspace then belong to this stream too
+            yield None
+
+
+class _Cupy(Family):
+    def __init__(self) -> None:
+        import cupy
+
+        self._cupy = cupy
+
+    def empty_like(self, x: Any) -> Any:
+        with x.device:
+            return self._cupy.empty_like(x)
+
+    def empty_stats(self, x: Any, shape: tuple[int, ...]) -> Any:
+        with x.device:
+            return self._cupy.empty(shape, np.float64 if x.dtype == np.float64 else np.float32)
+
+    def workspace(self, x: Any, nbytes: int) -> Any:
+        with x.device:
+            return self._cupy.empty(nbytes, np.uint8)
+
+    @contextlib.contextmanager
+    def on_stream(self, x: Any, stream: Any) -> Iterator[int | None]:
+        handle = stream_handle(stream)
+        cuda = self._cupy.cuda
+        with x.device, cuda.Stream.null if handle in _LEGACY_STREAMS else cuda.ExternalStream(handle):
+            yield None
+
+
+class _Unseen:
+    """A new array of an immutable library, lent for writing before anybody has seen it."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, *, stream: int | None = None) -> Any:
+        # No max_version: a versioned capsule would carry the read-only flag. TensorFlow takes no stream at all.
+        return self.array.__dlpack__() if stream is None else self._on_gpu(stream)
+
+    def _on_gpu(self, stream: int) -> Any:
+        try:
+            return self.array.__dlpack__(stream=stream)
+        except RuntimeError:  # TensorFlow, which waits for its work instead
+            return self.array.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+
+class _Immutable(Family):
+    """The common part of JAX and TensorFlow."""
+
+    def empty_like(self, x: Any) -> Any:
+        return self._empty(x, tuple(x.shape), x.dtype.name)
+
+    def empty_stats(self, x: Any, shape: tuple[int, ...]) -> Any:
+        return self._empty(x, shape, "float64" if x.dtype.name == "float64" else "float32")
+
+    def workspace(self, x: Any, nbytes: int) -> Any:
+        return _Unseen(self.empty_on_gpu(x, (nbytes,), "uint8"))
+
+    def finish(self, array: Any, x: Any) -> Any:
+        return array.array if isinstance(array, _Unseen) else self.take_over(array, x)
+
+    def _empty(self, x: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        if x.__dlpack_device__()[0] == _CPU:
+            return _core.empty(shape, dtype)
+        return _Unseen(self.empty_on_gpu(x, shape, dtype))
+
+    def empty_on_gpu(self, x: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        raise NotImplementedError
+
+    def take_over(self, buffer: Any, x: Any) -> Any:
+        raise NotImplementedError
+
+
+_CPU = 1  # DLPack's number
+
+
+class _Jax(_Immutable):
+    def __init__(self) -> None:
+        import jax
+
+        self._jax = jax
+
+    def empty_on_gpu(self, x: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        return self._jax.numpy.empty(shape, dtype, device=x.device).block_until_ready()
+
+    def take_over(self, buffer: Any, x: Any) -> Any:
+        array = self._jax.dlpack.from_dlpack(buffer)
+        return array if array.device == x.device else self._jax.device_put(array, x.device)
+
+
+class _Tensorflow(_Immutable):
+    def __init__(self) -> None:
+        import tensorflow
+
+        self._tensorflow = tensorflow
+
+    def empty_on_gpu(self, x: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        tf = self._tensorflow
+        with tf.device(x.device):
+            return tf.raw_ops.Empty(shape=list(shape), dtype=tf.as_dtype(dtype))
+
+    def take_over(self, buffer: Any, x: Any) -> Any:
+        return self._tensorflow.experimental.dlpack.from_dlpack(buffer.__dlpack__())
+
+
+_CLASSES = {"numpy": _Numpy, "torch": _Torch, "cupy": _Cupy, "jax": _Jax, "tensorflow": _Tensorflow, "other": Family}
+_families: dict[type, Family] = {}
+
+
+def family_of(x: Any, function: str) -> Family:
+    """The family of an array, found out once per type. Raises TypeError if x is no array that can be used."""
+    family = _families.get(type(x))
+    if family is None:
+        family = _CLASSES[_core.framework_of(x, function)]()
+        _families[type(x)] = family
+    return family
+
+
+def workspace(x: Any, nbytes: int) -> Any:
+    """Bytes on the GPU of x, from the allocator of its library."""
+    return family_of(x, "workspace").workspace(x, nbytes)
+
+
+def stream_handle(stream: Any) -> int:
+    """The CUDA stream handle of an int or of any library's stream object."""
+    if isinstance(stream, int):
+        return stream
+    if hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        return int((protocol() if callable(protocol) else protocol)[1])
+    for attribute in ("cuda_stream", "ptr"):  # PyTorch, CuPy
+        if hasattr(stream, attribute):
+            return int(getattr(stream, attribute))
+    raise TypeError(f"stream is of type {type(stream).__name__}; expected a stream handle or a stream object")

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this installation is, and the CPU threads."""
+
+from __future__ import annotations
+
+import pathlib
+import platform
+
+from normact import _core
+
+_LIBRARY_FACTS = ("version", "cuda", "cuda_architectures", "compiler", "cpu_isa")
+
+
+def build_info() -> dict[str, str]:
+    """Facts about this build and machine.
+
+    Returns
+    -------
+    dict
+        ``version``; ``cuda``, the toolkit's version, or "" for a build without CUDA; ``cuda_architectures``;
+        ``compiler``; ``cpu_isa``, the instruction set in use; ``python``; ``extension``, the file of the module.
+
+    Examples
+    --------
+    >>> build_info()["version"] == __import__("normact").__version__
+    True
+    """
+    facts = {name: _core.build_info(name) or "" for name in _LIBRARY_FACTS}
+    return facts | {"python": platform.python_version(), "extension": str(_core.__file__)}
+
+
+def get_include() -> str:
+    """The folder to compile C and C++ programs with: it holds ``normact/normact.h``."""
+    return str(_prefix() / "include")
+
+
+def cmake_dir() -> str:
+    """The folder for ``find_package``: ``cmake -Dnormact_DIR=$(python -c 'import normact; print(normact.cmake_dir())')``."""
+    return str(_prefix() / "lib" / "cmake" / "normact")
+
+
+def _prefix() -> pathlib.Path:
+    # In an editable installation the Python files are in the source tree, and the module where the library is.
+    return pathlib.Path(_core.__file__).resolve().parent
+
+
+def set_num_threads(count: int) -> None:
+    """Set the number of threads that work on the CPU is spread over; results do not depend on it.
+
+    Raises
+    ------
+    ValueError
+        If count is less than 1.
+    """
+    _core.set_num_threads(count)
+
+
+def get_num_threads() -> int:
+    """The number of threads that work on the CPU is spread over."""
+    return _core.get_num_threads()

@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layer norm and RMS norm, forward and backward, on any framework's arrays."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from normact import _core
+from normact.arrays import family_of, workspace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NAMES = {_core.LAYER: "layer_norm", _core.RMS: "rms_norm"}
+
+
+class NormOutput(NamedTuple):
+    """What a forward gives when more than y is asked for; None where nothing applies."""
+
+    y: Any
+    residual: Any
+    mean: Any
+    rstd: Any
+
+
+class NormGrads(NamedTuple):
+    """What a backward gives; None where nothing applies."""
+
+    dx: Any
+    dweight: Any
+    dbias: Any
+    daddend: Any
+
+
+def layer_norm(
+    x: Any,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    axis: int | tuple[int, ...] = -1,
+    eps: float = 1e-5,
+    residual: Any = None,
+    weight_offset: float = 0.0,
+    return_stats: bool = False,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Normalise to mean 0 and variance 1 over some axes, then scale and shift.
+
+    With ``s = x``, or ``round(x + residual)``::
+
+        mean = E[s]
+        rstd = 1 / sqrt(E[(s - mean)**2] + eps)
+        y    = (s - mean) * rstd * (weight_offset + weight) + bias
+
+    Parameters
+    ----------
+    x : array
+        float64, float32, float16 or bfloat16, of any shape and any strides. An array of NumPy, PyTorch, JAX,
+        TensorFlow or CuPy, or any other with ``__dlpack__`` (then give `out`). It is not copied.
+    weight, bias : array, optional
+        Of shape ``x.shape`` over the normalised axes; the dtype of x, or float32.
+    axis : int or tuple of ints
+        The axes to normalise over. This version takes trailing axes.
+    eps : float
+        Added to the variance; finite and not negative.
+    residual : array, optional
+        Added to x before the norm; shape and dtype of x. The sum, rounded to the dtype, is what is normalised and
+        what is returned.
+    weight_offset : float
+        Added to the weight in float32; 1.0 is Gemma's convention.
+    return_stats : bool
+        Return `mean` and `rstd` too, as the backward needs them.
+    out : array or tuple, optional
+        Where to write: y, or ``(y, residual, mean, rstd)`` with None for what the function shall make itself. An
+        output may be the very array that is an input, as in ``out=x``.
+    stream : int or stream object, optional
+        The CUDA stream; default is the current stream of the framework of x. For PyTorch and CuPy it becomes the
+        current stream for the time of the call.
+
+    Returns
+    -------
+    y : array
+        Like x: same framework, device, shape, dtype and, where x is dense, memory layout.
+    NormOutput
+        ``(y, residual, mean, rstd)`` instead, if `residual` or `return_stats` is given. The statistics are float32
+        (float64 for float64), of the shape of x without the normalised axes.
+
+    Raises
+    ------
+    ValueError
+        A shape, device or value is wrong, an output is read-only or overlaps, or a tensor requires grad (this function
+        records no gradient).
+    TypeError
+        An argument is no array or has a dtype that is not supported.
+    NotImplementedError
+        The arguments are right, but this build cannot do that.
+
+    References
+    ----------
+    Ba, Kiros, Hinton, "Layer Normalization", 2016, arXiv:1607.06450.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> layer_norm(np.array([[1, 2, 3], [1, 1, 4]], np.float32), eps=0.0).round(4).tolist()
+    [[-1.2247, 0.0, 1.2247], [-0.7071, -0.7071, 1.4142]]
+    """
+    return _forward(_core.LAYER, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out, stream)
+
+
+def rms_norm(
+    x: Any,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    axis: int | tuple[int, ...] = -1,
+    eps: float = 1e-6,
+    residual: Any = None,
+    weight_offset: float = 0.0,
+    return_stats: bool = False,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Normalise to root mean square 1 over some axes, then scale and shift.
+
+    With ``s = x``, or ``round(x + residual)``::
+
+        rstd = 1 / sqrt(E[s**2] + eps)
+        y    = s * rstd * (weight_offset + weight) + bias
+
+    Parameters, results and errors are those of `layer_norm`; there is no mean, so `NormOutput.mean` is None.
+
+    References
+    ----------
+    Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rms_norm(np.array([[3, 4]], np.float32), eps=0.0).round(4).tolist()
+    [[0.8485, 1.1314]]
+    """
+    return _forward(_core.RMS, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out, stream)
+
+
+def layer_norm_backward(
+    dy: Any,
+    x: Any,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    mean: Any,
+    rstd: Any,
+    axis: int | tuple[int, ...] = -1,
+    dresidual: Any = None,
+    weight_offset: float = 0.0,
+    out: Any = None,
+    stream: Any = None,
+) -> NormGrads:
+    """Gradients of `layer_norm`.
+
+    With ``xhat = (x - mean) * rstd`` and ``g = dy * (weight_offset + weight)``::
+
+        dx      = rstd * (g - E[g] - xhat * E[g * xhat]) + dresidual
+        dweight = sum over rows of dy * xhat
+        dbias   = sum over rows of dy
+
+    Parameters
+    ----------
+    dy : array
+        The gradient of y; shape and dtype of x.
+    x : array
+        What was normalised: the forward's x, or its `residual` output if it had a residual.
+    weight, bias : array, optional
+        Those of the forward. The values of `bias` do not matter; it asks for `dbias` and gives its shape and dtype.
+    mean, rstd : array
+        The forward's statistics.
+    axis, weight_offset
+        Those of the forward.
+    dresidual : array, optional
+        The gradient that reached the forward's `residual` output; added to `dx` in the same pass.
+    out : array or tuple, optional
+        Where to write: dx, or ``(dx, dweight, dbias)`` with None for what the function shall make itself. dx may be
+        dy, x or dresidual.
+    stream : int or stream object, optional
+        As in `layer_norm`.
+
+    Returns
+    -------
+    NormGrads
+        ``(dx, dweight, dbias, daddend)``. dx is the gradient of both x and the residual. dweight is None without a
+        weight, dbias without a bias; daddend is None for these norms. The sums over rows are made in a fixed order:
+        the same inputs give the same bits.
+
+    Raises
+    ------
+    ValueError, TypeError, NotImplementedError
+        As in `layer_norm`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.array([[1, 2, 3]], np.float32)
+    >>> y, _, mean, rstd = layer_norm(x, eps=0.0, return_stats=True)
+    >>> layer_norm_backward(np.array([[1, 0, 0]], np.float32), x, mean=mean, rstd=rstd).dx.round(4).tolist()
+    [[0.2041, -0.4082, 0.2041]]
+    """
+    return _backward(_core.LAYER, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, out, stream)
+
+
+def rms_norm_backward(
+    dy: Any,
+    x: Any,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    rstd: Any,
+    axis: int | tuple[int, ...] = -1,
+    dresidual: Any = None,
+    weight_offset: float = 0.0,
+    out: Any = None,
+    stream: Any = None,
+) -> NormGrads:
+    """Gradients of `rms_norm`.
+
+    With ``xhat = x * rstd`` and ``g = dy * (weight_offset + weight)``::
+
+        dx      = rstd * (g - xhat * E[g * xhat]) + dresidual
+        dweight = sum over rows of dy * xhat
+        dbias   = sum over rows of dy
+
+    Parameters, results and errors are those of `layer_norm_backward`, without the mean.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.array([[3, 4]], np.float32)
+    >>> rstd = rms_norm(x, eps=0.0, return_stats=True).rstd
+    >>> rms_norm_backward(np.array([[1, 0]], np.float32), x, rstd=rstd).dx.round(4).tolist()
+    [[0.181, -0.1358]]
+    """
+    return _backward(_core.RMS, dy, x, weight, bias, None, rstd, axis, dresidual, weight_offset, out, stream)
+
+
+@contextlib.contextmanager
+def row_variant(name: str) -> Iterator[None]:
+    """Force a CUDA row kernel for the calls of this thread, for tests and measurements.
+
+    Parameters
+    ----------
+    name : {"auto", "warp", "block", "cluster", "tile", "stream"}
+        A kernel that cannot serve a problem makes the call raise NotImplementedError; it is never replaced silently.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> with row_variant("auto"):
+    ...     y = rms_norm(np.ones((2, 3), np.float32))
+    """
+    if name not in _core.ROW_VARIANTS:
+        raise ValueError(f"row_variant: name is {name!r}; expected one of {', '.join(_core.ROW_VARIANTS)}")
+    previous = _core.set_row_variant(_core.ROW_VARIANTS[name])
+    try:
+        yield
+    finally:
+        _core.set_row_variant(previous)
+
+
+def _forward(
+    kind: int,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    axis: int | tuple[int, ...],
+    eps: float,
+    residual: Any,
+    weight_offset: float,
+    return_stats: bool,
+    out: Any,
+    stream: Any,
+) -> Any:
+    if stream is not None:
+        with family_of(x, _NAMES[kind]).on_stream(x, stream) as handle:
+            return _forward_on(
+                kind, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out, handle
+            )
+    if residual is not None or return_stats or isinstance(out, tuple):
+        return _forward_on(kind, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out, None)
+    # What follows is the same for the most frequent calls, in fewer steps.
+    if out is not None:
+        _core.norm_forward(
+            kind, x, weight, bias, None, out, None, None, None, axis, eps, weight_offset, None, workspace
+        )
+        return out
+    family = family_of(x, _NAMES[kind])
+    y = family.empty_like(x)
+    _core.norm_forward(kind, x, weight, bias, None, y, None, None, None, axis, eps, weight_offset, None, workspace)
+    return family.finish(y, x)
+
+
+def _forward_on(
+    kind: int,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    axis: int | tuple[int, ...],
+    eps: float,
+    residual: Any,
+    weight_offset: float,
+    return_stats: bool,
+    out: Any,
+    handle: int | None,
+) -> Any:
+    name = _NAMES[kind]
+    given = NormOutput(*_unpack(name, out, NormOutput._fields))
+    wanted = NormOutput(True, residual is not None, return_stats and kind == _core.LAYER, return_stats)
+    _check_unwanted(name, given, wanted)
+    family = family_of(x, name)
+    made = NormOutput(
+        given.y if given.y is not None else family.empty_like(x),
+        family.empty_like(x) if wanted.residual and given.residual is None else given.residual,
+        *(
+            family.empty_stats(x, _outer_shape(x, axis)) if want and array is None else array
+            for want, array in ((wanted.mean, given.mean), (wanted.rstd, given.rstd))
+        ),
+    )
+    _core.norm_forward(
+        kind, x, weight, bias, residual, *made, axis, eps, weight_offset, handle, workspace
+    )
+    done = NormOutput(
+        *(array if mine is array or array is None else family.finish(array, x) for mine, array in zip(given, made))
+    )
+    return done if residual is not None or return_stats else done.y
+
+
+def _backward(
+    kind: int,
+    dy: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    rstd: Any,
+    axis: int | tuple[int, ...],
+    dresidual: Any,
+    weight_offset: float,
+    out: Any,
+    stream: Any,
+) -> NormGrads:
+    name = _NAMES[kind] + "_backward"
+    if stream is not None:
+        with family_of(x, name).on_stream(x, stream) as handle:
+            return _backward_on(
+                kind, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, out, handle
+            )
+    return _backward_on(kind, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, out, None)
+
+
+def _backward_on(
+    kind: int,
+    dy: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    rstd: Any,
+    axis: int | tuple[int, ...],
+    dresidual: Any,
+    weight_offset: float,
+    out: Any,
+    handle: int | None,
+) -> NormGrads:
+    name = _NAMES[kind] + "_backward"
+    given = NormGrads(*_unpack(name, out, NormGrads._fields))
+    _check_unwanted(name, given, NormGrads(True, weight is not None, bias is not None, False))
+    models = (x, weight, bias)
+    made = [
+        family_of(model, name).empty_like(model) if array is None and model is not None else array
+        for array, model in zip(given, models)
+    ]
+    _core.norm_backward(kind, dy, x, weight, mean, rstd, dresidual, *made, axis, weight_offset, handle, workspace)
+    done = [
+        array if mine is array else family_of(model, name).finish(array, model)
+        for mine, array, model in zip(given, made, models)
+    ]
+    return NormGrads(*done, None)
+
+
+def _unpack(function: str, out: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    """The entries of out=, which names the first output or, as a tuple, several."""
+    if not isinstance(out, tuple):
+        return (out,) + (None,) * (len(names) - 1)
+    if len(out) > len(names):
+        raise ValueError(f"{function}: out has {len(out)} entries; expected at most {len(names)}: {', '.join(names)}")
+    return out + (None,) * (len(names) - len(out))
+
+
+def _check_unwanted(function: str, given: Any, wanted: Any) -> None:
+    for name, array, want in zip(given._fields, given, wanted):
+        if array is not None and not want:
+            raise ValueError(f"{function}: out.{name} is given, but this call does not produce it; expected None")
+
+
+def _outer_shape(x: Any, axis: int | tuple[int, ...]) -> tuple[int, ...]:
+    """x.shape without the normalised axes; axes that do not exist are left for the library to refuse."""
+    shape = tuple(x.shape)
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    gone = {a + len(shape) if a < 0 else a for a in axes}
+    return tuple(n for d, n in enumerate(shape) if d not in gone)
