@@ -22,8 +22,16 @@ struct Tensor {
 
   Tensor(void* data, std::vector<int64_t> shape_in, std::vector<int64_t> strides_in = {})
       : shape(std::move(shape_in)), strides(std::move(strides_in)) {
-    raw = {data, NORMACT_DEVICE_CPU, 0, static_cast<int32_t>(shape.size()), NORMACT_DTYPE_FLOAT, 32, 1, shape.data(),
-           strides.empty() ? nullptr : strides.data(), 0};
+    raw = {data,
+           NORMACT_DEVICE_CPU,
+           0,
+           static_cast<int32_t>(shape.size()),
+           NORMACT_DTYPE_FLOAT,
+           32,
+           1,
+           shape.data(),
+           strides.empty() ? nullptr : strides.data(),
+           0};
   }
   Status read(Array* array, Purpose purpose = Purpose::run) const {
     return normact::read_array(raw, "x", purpose, array);
@@ -35,8 +43,8 @@ alignas(16) float buffer[64];
 void expect_invalid(const Tensor& tensor, const char* word, int line, normact_status code = NORMACT_INVALID_ARGUMENT) {
   Array array;
   const Status status = tensor.read(&array);
-  const bool good = status.code() == code && status.message().rfind("x ", 0) == 0 &&
-                    status.message().find(word) != std::string::npos;
+  const bool good =
+      status.code() == code && status.message().rfind("x ", 0) == 0 && status.message().find(word) != std::string::npos;
   if (!good) check::fail(__FILE__, line, "wanted an error with '" + std::string(word) + "', got: " + status.message());
 }
 #define EXPECT_INVALID(...) expect_invalid(__VA_ARGS__, __LINE__)

@@ -46,8 +46,8 @@ inline void near(double a, double b, double tolerance, const char* text, const c
 
 }  // namespace check
 
-#define TEST(name)                                              \
-  static void name();                                           \
+#define TEST(name)                                                   \
+  static void name();                                                \
   static const check::Registration registration_##name(#name, name); \
   static void name()
 #define CHECK(condition) ((condition) ? void() : check::fail(__FILE__, __LINE__, #condition))

@@ -7,33 +7,43 @@
 #include <vector>
 
 #include "check.h"
+#include "core/message.h"
 
 namespace {
 
 using normact::Operand;
 using normact::RowForward;
+using normact::text;
 
 using Ints = std::vector<int64_t>;
 
 std::string join(int count, const int64_t* values) {
-  std::string text;
-  for (int i = 0; i < count; ++i) text += (i > 0 ? "," : "") + std::to_string(values[i]);
-  return text;
+  std::string line;
+  for (int i = 0; i < count; ++i) line += text(i > 0 ? "," : "", values[i]);
+  return line;
 }
 
 // "rows 6: 6 cols 4: 4": the two index spaces after merging.
 std::string geometry_text(const normact::RowGeometry& g) {
-  return "rows " + std::to_string(g.rows) + ": " + join(g.row_ndim, g.row_shape) + " cols " + std::to_string(g.cols) +
-         ": " + join(g.col_ndim, g.col_shape);
+  return text("rows ", g.rows, ": ", join(g.row_ndim, g.row_shape), " cols ", g.cols, ": ",
+              join(g.col_ndim, g.col_shape));
 }
 
 std::string stride_text(const normact::RowGeometry& g, const Operand& operand) {
-  return join(g.row_ndim, operand.row_stride) + " | " + join(g.col_ndim, operand.col_stride);
+  return text(join(g.row_ndim, operand.row_stride), " | ", join(g.col_ndim, operand.col_stride));
 }
 
 normact_tensor tensor(void* data, Ints& shape, Ints& strides) {
-  return {data, 1, 0, static_cast<int32_t>(shape.size()), 2, 32, 1, shape.data(),
-          strides.empty() ? nullptr : strides.data(), 0};
+  return {data,
+          1,
+          0,
+          static_cast<int32_t>(shape.size()),
+          2,
+          32,
+          1,
+          shape.data(),
+          strides.empty() ? nullptr : strides.data(),
+          0};
 }
 
 // Memory at addresses that are never touched, far apart.
@@ -53,8 +63,8 @@ struct Problem {
     const normact_tensor tx = tensor(memory(1), x, x_strides), ty = tensor(memory(2), x, y_strides),
                          tw = tensor(memory(3), weight, weight_strides), tm = tensor(memory(4), mean, mean_strides),
                          tr = tensor(memory(5), mean, dense);
-    const normact_norm_desc desc{sizeof desc, NORMACT_NORM_LAYER, static_cast<int32_t>(axes.size()), axes.data(),
-                                 1e-5, 0.0};
+    const normact_norm_desc desc{sizeof desc, NORMACT_NORM_LAYER, static_cast<int32_t>(axes.size()), axes.data(), 1e-5,
+                                 0.0};
     const normact_norm_forward_args args{sizeof args, &tx, nullptr, &tw, nullptr, &ty, nullptr, &tm, &tr};
     normact::Device device;
     return normact::read_norm_forward(&desc, &args, normact::Purpose::run, &problem, &device);
@@ -104,9 +114,9 @@ TEST(merges_dimensions) {
     const normact::Status status = row.p.read();
     if (!status.ok()) check::fail(__FILE__, __LINE__, status.message());
     const normact::RowGeometry& g = row.p.problem.geometry;
-    const std::string where = "x of shape (" + join(static_cast<int>(row.p.x.size()), row.p.x.data()) + ")";
+    const std::string where = text("x of shape (", join(static_cast<int>(row.p.x.size()), row.p.x.data()), ")");
     const auto expect = [&where](const std::string& found, const char* expected) {
-      if (found != expected) check::fail(__FILE__, __LINE__, where + ": found " + found + ", expected " + expected);
+      if (found != expected) check::fail(__FILE__, __LINE__, text(where, ": found ", found, ", expected ", expected));
     };
     expect(geometry_text(g), row.geometry);
     expect(stride_text(g, row.p.problem.x), row.x);
