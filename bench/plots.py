@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plots of the records: R against columns and against size on a GPU, times faster than the rivals on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from bench.cases import DIRECTIONS, LARGE, OPS, Case
+
+Record = dict
+Points = dict[str, list[tuple[float, float]]]  # of one panel, by contestant
+
+COLORS = {"normact": "#d1495b", "torch": "#6c757d", "compile": "#2a6f97", "jax": "#8d5a97", "onednn": "#588157"}
+COLORS |= {"liger": "#e09f3e", "quack": "#2b9348", "apex": "#9c6644"}
+
+
+def draw(gpu: Sequence[Record], cpu: Sequence[Record], folder: Path) -> list[Path]:
+    """Draws what the records allow and returns the pictures' paths."""
+    images = []
+    for dtype in ("bf16", "fp16", "fp32"):
+        large = [r for r in gpu if _case(r).dtype == dtype and _case(r).tensor_bytes >= LARGE]
+        other = [r for r in gpu if _case(r).dtype == dtype and _case(r).tensor_bytes < LARGE]
+        title = f"{dtype}: fraction of a copy's speed"
+        images += _figure(large, folder / f"columns-{dtype}.svg", f"{title}, tensors of 64 MiB and more", _columns)
+        images += _figure(other, folder / f"size-{dtype}.svg", f"{title}, smaller tensors", _mebibytes)
+        for threads in sorted({r["threads"] for r in cpu}):
+            chosen = [r for r in cpu if r["threads"] == threads and _case(r).dtype == dtype]
+            many = "1 thread" if threads == 1 else f"{threads} threads"
+            path = folder / f"cpu-{dtype}-{threads}.svg"
+            images += _figure(chosen, path, f"{dtype}, CPU, {many}: times faster than the rival", _mebibytes)
+    return images
+
+
+def _case(record: Record) -> Case:
+    return Case.parse(record["case"])
+
+
+def _columns(case: Case) -> float:
+    return case.cols
+
+
+def _mebibytes(case: Case) -> float:
+    return case.tensor_bytes / (1 << 20)
+
+
+def points(records: Iterable[Record], x_of: Callable[[Case], float]) -> Points:
+    """R of every contestant, or on the CPU how many times longer each rival takes, sorted by x."""
+    found: Points = {}
+    for record in records:
+        case, contestants = _case(record), record["contestants"]
+        for name, values in contestants.items():
+            if "us" not in values or name == "normact-fresh":
+                continue
+            if record["record"] == "gpu":
+                y = values["R"]
+            elif name == "normact":
+                continue
+            else:
+                y = values["us"] / contestants["normact-fresh"]["us"]
+            found.setdefault(name, []).append((x_of(case), y))
+    return {name: sorted(values) for name, values in found.items()}
+
+
+def _figure(records: Sequence[Record], path: Path, title: str, x_of: Callable[[Case], float]) -> list[Path]:
+    """One panel for each operation and direction that the records have."""
+    if not records:
+        return []
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams.update({"svg.hashsalt": path.name, "font.size": 9})  # the same records, the same bytes
+    from matplotlib import pyplot
+
+    ops = [op for op in OPS if any(_case(r).op == op for r in records)]
+    directions = [d for d in DIRECTIONS if any(_case(r).direction == d for r in records)]
+    size = (1.0 + 3.6 * len(ops), 1.1 + 2.3 * len(directions))
+    figure, panels = pyplot.subplots(len(directions), len(ops), figsize=size, squeeze=False, sharex=True, sharey="row")
+    for row, direction in enumerate(directions):
+        for column, op in enumerate(ops):
+            panel = panels[row][column]
+            chosen = [r for r in records if _case(r).op == op and _case(r).direction == direction]
+            _panel(panel, points(chosen, x_of))
+            panel.set_title(f"{op} {direction}", fontsize=9)
+            if row == len(directions) - 1:
+                panel.set_xlabel("columns" if x_of is _columns else "MiB of a tensor")
+        panels[row][0].set_ylabel("R" if records[0]["record"] == "gpu" else "rival's time / ours")
+    lines = [line for panel in panels.flat for line in panel.get_lines() if line.get_label() in COLORS]
+    handles = {line.get_label(): line for line in lines}
+    figure.suptitle(title, fontsize=10)
+    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=len(handles), frameon=False)
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+    return [path]
+
+
+def _panel(panel, found: Points) -> None:
+    panel.set_xscale("log", base=2)
+    panel.axhline(1.0, color="black", linewidth=0.6, linestyle=":")
+    for name, values in sorted(found.items(), key=lambda item: item[0] == "normact"):  # ours on top
+        x, y = zip(*values, strict=True)
+        width = 1.8 if name == "normact" else 1.0
+        panel.plot(x, y, marker=".", markersize=4, linewidth=width, color=COLORS.get(name), label=name)
+    panel.set_ylim(bottom=0.0)
+    panel.grid(alpha=0.25, linewidth=0.5)
+    panel.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The numbers to reach, and how far a set of measurements is from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from bench.cases import LARGE, MIB, PLAIN, Case
+
+Record = dict  # one measured case, as records.py writes it
+
+
+def geomean(values: Iterable[float]) -> float:
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+def roofline(record: Record) -> float | None:
+    """R: the fraction of a copy's speed, copying as many bytes as the case must move."""
+    return record.get("R")
+
+
+def over(rival: str, mine: str = "normact") -> Callable[[Record], float | None]:
+    """How many times faster than the rival; None where the rival was not measured."""
+
+    def ratio(record: Record) -> float | None:
+        theirs = record["contestants"].get(rival, {}).get("us")
+        ours = record["contestants"].get(mine, {}).get("us")
+        return theirs / ours if theirs and ours else None
+
+    return ratio
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure of merit over the cases that `select` takes; the worst cell or the geometric mean must reach `goal`."""
+
+    name: str
+    device: str  # gpu or cpu
+    select: Callable[[Case, Record], bool]
+    metric: Callable[[Record], float | None]
+    goal: float
+    worst: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    target: Target
+    cells: int
+    value: float  # what is held against the goal; nan without cells
+    lowest: float
+    lowest_case: str
+
+    @property
+    def mark(self) -> str:
+        if not self.cells:
+            return "not measured"
+        return "pass" if self.value >= self.target.goal else "FAIL"
+
+
+def _large(direction: str, *, ops: Sequence[str] = PLAIN, band: str | None = None, dtype: str | None = None):
+    def select(case: Case, _: Record) -> bool:
+        return (
+            case.tensor_bytes >= LARGE
+            and case.direction == direction
+            and case.op in ops
+            and band in (None, case.band)
+            and dtype in (None, case.dtype)
+        )
+
+    return select
+
+
+def _in_cache(direction: str):
+    def select(case: Case, record: Record) -> bool:
+        return (
+            case.direction == direction
+            and case.tensor_bytes <= MIB
+            and case.dtype == "fp32"
+            and case.op in PLAIN
+            and record["threads"] == 1
+        )
+
+    return select
+
+
+def _any_case(case: Case, record: Record) -> bool:
+    return True
+
+
+def _gpu_targets() -> list[Target]:
+    targets = []
+    for band, columns, goal in (
+        ("wide", "768..16384 columns", 0.95),
+        ("huge", "32k..256k columns", 0.90),
+        ("narrow", "64..256 columns", 0.90),
+        ("odd", "odd columns", 0.80),
+    ):
+        for dtype in ("bf16", "fp32"):
+            select = _large("forward", band=band, dtype=dtype)
+            targets.append(Target(f"forward, {columns}, {dtype}", "gpu", select, roofline, goal))
+    for op, goal in (("rms_norm", 0.88), ("layer_norm", 0.85)):
+        for dtype in ("bf16", "fp32"):
+            select = _large("backward", ops=(op,), dtype=dtype)
+            targets.append(Target(f"{op} backward, all columns, {dtype}", "gpu", select, roofline, goal))
+    targets.append(Target("no cell slower than PyTorch (times faster)", "gpu", _any_case, over("torch"), 1.0, True))
+    return targets
+
+
+def _cpu_targets() -> list[Target]:
+    """Both sides return fresh tensors, since PyTorch cannot write its norms into given ones."""
+    faster = over("torch", "normact-fresh")
+    return [
+        Target("fp32 in cache, 1 thread, forward (times faster)", "cpu", _in_cache("forward"), faster, 1.3),
+        Target("fp32 in cache, 1 thread, backward (times faster)", "cpu", _in_cache("backward"), faster, 2.0),
+        Target("no cell slower than PyTorch (times faster)", "cpu", _any_case, faster, 1.0, True),
+    ]
+
+
+TARGETS = _gpu_targets() + _cpu_targets()
+
+
+def judge(records: Sequence[Record], device: str) -> list[Verdict]:
+    """Every target of the device against the records; a target without cells is 'not measured'."""
+    verdicts = []
+    for target in (t for t in TARGETS if t.device == device):
+        chosen = [(record["case"], target.metric(record)) for record in records if _takes(target, record)]
+        cells = sorted((value, name) for name, value in chosen if value is not None)
+        if not cells:
+            verdicts.append(Verdict(target, 0, math.nan, math.nan, ""))
+            continue
+        lowest, lowest_case = cells[0]
+        value = lowest if target.worst else geomean(value for value, _ in cells)
+        verdicts.append(Verdict(target, len(cells), value, lowest, lowest_case))
+    return verdicts
+
+
+def _takes(target: Target, record: Record) -> bool:
+    return target.select(Case.parse(record["case"]), record)
+
+
+def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """A plain-text table for the terminal."""
+    lines = []
+    for v in verdicts:
+        numbers = f"{v.value:6.3f}  goal {v.target.goal:.2f}" if v.cells else f"{'-':>6}  goal {v.target.goal:.2f}"
+        tail = f"  {v.cells} cells, lowest {v.lowest:.3f} {v.lowest_case}" if v.cells else ""
+        lines.append(f"{v.target.name:<52} {numbers}  {v.mark:<12}{tail}")
+    return lines

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark suite: what it counts, checks, records, reports and compares. Timings themselves are not asserted."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from bench import cases, compare, records, report, targets
+from bench.cases import Case
+from bench.copies import CopyCurve
+from bench.timing import Sample, cpu_samples, rotation
+
+MIB = 1 << 20
+
+
+# ---- cases ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # x, y; weight, bias; mean, rstd
+        ("layer_norm/forward/bf16/8x16", 2 * 8 * 16 * 2 + 2 * 16 * 2 + 2 * 8 * 4),
+        # dy, x, dx; weight, dweight, dbias; mean, rstd
+        ("layer_norm/backward/fp32/8x16", 3 * 8 * 16 * 4 + 3 * 16 * 4 + 2 * 8 * 4),
+        # x, y; weight; rstd
+        ("rms_norm/forward/fp64/8x16", 2 * 8 * 16 * 8 + 16 * 8 + 8 * 8),
+        # dy, x, dx; weight, dweight; rstd
+        ("rms_norm/backward/fp16/8x16", 3 * 8 * 16 * 2 + 2 * 16 * 2 + 8 * 4),
+        # x, residual, y, sum; weight, bias; mean, rstd
+        ("add_layer_norm/forward/fp32/8x16", 4 * 8 * 16 * 4 + 2 * 16 * 4 + 2 * 8 * 4),
+        # dy, sum, gradient of the sum, dx; weight, dweight; rstd
+        ("add_rms_norm/backward/bf16/8x16", 4 * 8 * 16 * 2 + 2 * 16 * 2 + 8 * 4),
+    ],
+)
+def test_compulsory_bytes(name, expected):
+    case = Case.parse(name)
+    assert case.name == name
+    assert case.compulsory_bytes == expected
+
+
+def test_roofline_group_is_the_grid_of_the_targets():
+    found = cases.cases_of(["roofline"])
+    assert all(case.tensor_bytes >= 64 * MIB for case in found)
+    assert all(case.tensor_bytes < 256 * MIB for case in found), "rows are the fewest that reach the size"
+    columns = {case.cols for case in found if case.band == "wide"}
+    assert {768, 1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192, 12288, 16384} <= columns
+    assert {case.cols for case in found if case.band == "huge"} == {32768, 65536, 131072, 262144}
+    assert {case.cols for case in found if case.band == "narrow"} == {64, 128, 256}
+    assert {case.cols for case in found if case.band == "odd"} == {33, 65, 127, 129, 255, 1001, 4097, 8191}
+    for case in found:  # both directions of both norms in both types
+        for op in ("layer_norm", "rms_norm"):
+            assert any(c.op == op and c.direction != case.direction and c.cols == case.cols for c in found)
+
+
+def test_groups_hold_distinct_cases_and_unions_hold_each_once():
+    for name in cases.GROUPS:
+        found = cases.cases_of([name])
+        assert len(found) == len(set(found)) > 0
+    both = cases.cases_of(["smoke", "peers", "smoke"])
+    assert len(both) == len(set(both)) == len(set(cases.cases_of(["smoke"])) | set(cases.cases_of(["peers"])))
+
+
+# ---- timing and the copy curve --------------------------------------------------------------------------------------
+
+
+def test_rotation_exceeds_four_times_the_cache():
+    l2 = 50 * MIB
+    assert rotation(128 * MIB, l2) == 2  # 256 MiB
+    assert rotation(16 * MIB, l2) * 16 * MIB >= 4 * l2 > (rotation(16 * MIB, l2) - 1) * 16 * MIB
+    assert rotation(1, l2) == 512  # bounded
+
+
+def test_sample_statistics():
+    sample = Sample((4.0, 1.0, 2.0, 3.0, 5.0))
+    assert sample.median == 3.0
+    assert sample.spread == pytest.approx((4.5 - 1.5) / 2 / 3.0)
+
+
+def test_cpu_samples_take_turns_and_time_every_contestant():
+    order = []
+    found = cpu_samples({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, rounds=3)
+    assert set(found) == {"a", "b"}
+    assert all(len(sample.us) == 3 and sample.median > 0 for sample in found.values())
+    turns = [name for name, before in zip(order[10:], order[9:], strict=False) if name != before]
+    assert turns == ["a", "b", "a", "b", "a", "b"]
+
+
+def test_copy_curve_interpolates_and_extrapolates():
+    curve = CopyCurve([(100, 1.0, "memcpy"), (400, 4.0, "kernel"), (1600, 8.0, "kernel")])
+    assert curve.us(10) == 1.0  # a launch is not free
+    assert curve.us(400) == pytest.approx(4.0)
+    assert curve.us(200) == pytest.approx(2.0)
+    assert curve.us(800) == pytest.approx(math.sqrt(32))
+    assert curve.us(3200) == pytest.approx(16.0)
+    assert curve.roofline(400, 8.0) == pytest.approx(0.5)
+
+
+# ---- records, targets, report, compare ------------------------------------------------------------------------------
+
+RUN = {"mode": "gpu", "device": "Test GPU 1", "commit": "0123456789abcdef", "dirty": False, "versions": {"torch": "2"}}
+RUN |= {"driver": "1", "cuda": "13.0", "cpus": 2, "date": "2026-01-01T00:00:00Z"}
+
+
+def gpu_record(case: Case, R: float, rival: float, us: float = 100.0) -> dict:  # noqa: N803
+    def one(r):
+        return {"us": us * R / r, "spread": 0.01, "R": r, "samples": [us * R / r + i / 100 for i in range(-5, 6)]}
+
+    contestants = {"normact": one(R), "torch": one(rival), "quack": {"missing": "quack: not installed"}}
+    return {"case": case.name, "bytes": case.compulsory_bytes, "R": R, "gbps": 1.0, "copy_us": us * R} | {
+        "contestants": contestants
+    }
+
+
+def write_record(folder: Path, entries: list[dict], **run) -> Path:
+    recorder = records.Recorder(folder, RUN | run)
+    recorder.write("copy", {"points": [(1, 1.0, "memcpy")]})
+    for item in entries:
+        recorder.write("gpu", item)
+    return recorder.path
+
+
+def test_records_round_trip(tmp_path):
+    path = write_record(tmp_path, [gpu_record(case, 0.96, 0.5) for case in cases.cases_of(["smoke"])])
+    assert path == tmp_path / "test-gpu-1" / "2026-01-01-0123456789.jsonl"
+    lines = records.read([path])
+    assert [line["record"] for line in lines] == ["copy"] + ["gpu"] * len(cases.cases_of(["smoke"]))
+    assert all(line["run"]["device"] == "Test GPU 1" for line in lines)
+    orphan = tmp_path / "orphan.jsonl"
+    orphan.write_text(json.dumps({"record": "gpu"}) + "\n")
+    with pytest.raises(ValueError, match="before any line of kind 'run'"):
+        records.read([orphan])
+
+
+def test_targets_are_judged():
+    grid = cases.cases_of(["roofline"])
+    good = targets.judge([gpu_record(case, 0.96, 0.5) for case in grid], "gpu")
+    assert {v.mark for v in good} == {"pass"}
+    assert sum(v.cells for v in good if v.target.metric is targets.roofline) == len(grid)
+    slow = {case: 0.4 if case.cols == 4096 and case.direction == "forward" else 0.96 for case in grid}
+    bad = targets.judge([gpu_record(case, r, 0.5) for case, r in slow.items()], "gpu")
+    failed = {v.target.name for v in bad if v.mark == "FAIL"}
+    assert failed == {
+        "forward, 768..16384 columns, bf16",
+        "forward, 768..16384 columns, fp32",
+        "no cell slower than PyTorch (times faster)",
+    }
+    assert {v.mark for v in targets.judge([], "gpu")} == {"not measured"}
+    assert all("lowest 0.400" in line for line in targets.verdict_lines([v for v in bad if "768" in v.target.name]))
+
+
+def test_report_shows_the_newest_numbers_and_every_kind(tmp_path):
+    results, grid = tmp_path / "results", cases.cases_of(["roofline", "small"])
+    write_record(results, [gpu_record(case, 0.5, 0.4) for case in grid])
+    write_record(results, [gpu_record(case, 0.96, 0.5) for case in grid], date="2026-01-02T00:00:00Z")
+    forced = {"date": "2026-01-03T00:00:00Z", "variant": "stream"}
+    write_record(results, [gpu_record(case, 0.1, 0.1) for case in grid], **forced)
+    page = tmp_path / "RESULTS.md"
+    report.write_report(results, page, plot=False)
+    text = page.read_text()
+    assert "## Test GPU 1" in text
+    assert "0.960" in text and "0.500" not in text and "0.100" not in text
+    assert "quack is missing: quack: not installed" in text
+    assert "FAIL" not in text
+    assert text.count("| rms_norm | backward |") >= len([c for c in grid if c.name.startswith("rms_norm/backward")])
+    again = page.read_text()
+    report.write_report(results, page, plot=False)
+    assert page.read_text() == again
+
+
+def test_plots_are_drawn_from_the_records(tmp_path):
+    pytest.importorskip("matplotlib")
+    results = tmp_path / "results"
+    write_record(results, [gpu_record(case, 0.96, 0.5) for case in cases.cases_of(["roofline", "small"])])
+    report.write_report(results, tmp_path / "RESULTS.md")
+    names = {path.name for path in (tmp_path / "plots" / "test-gpu-1").iterdir()}
+    assert names == {"columns-bf16.svg", "columns-fp32.svg", "size-bf16.svg", "size-fp32.svg"}
+    for name in names:
+        assert f"(plots/test-gpu-1/{name})" in (tmp_path / "RESULTS.md").read_text()
+        assert "layer_norm" not in name and (tmp_path / "plots" / "test-gpu-1" / name).stat().st_size > 1000
+
+
+def test_compare_tells_changes_from_noise(tmp_path, capsys):
+    case, other, third = cases.cases_of(["smoke"])[:3]
+    before = [gpu_record(case, 0.8, 0.5), gpu_record(other, 0.8, 0.5), gpu_record(third, 0.8, 0.5)]
+    after = [gpu_record(case, 0.8, 0.5, us=100.001), gpu_record(other, 0.8, 0.5, us=80.0), gpu_record(third, 0.8, 0.5)]
+    for item in after:
+        item["copy_us"] = 80.0  # the same copy in both runs
+    a, b = write_record(tmp_path / "a", before), write_record(tmp_path / "b", after)
+    verdicts = {change.key[1]: change.verdict(0.01) for change in compare.changes(a, b)}
+    assert verdicts == {case.name: "noise", other.name: "faster", third.name: "noise"}
+    assert compare.main([str(a), str(b)]) == 0
+    assert compare.main([str(b), str(a)]) == 1  # a slower case fails
+    assert "1 SLOWER" in capsys.readouterr().out
+
+
+def test_rank_test():
+    assert compare.rank_test([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]) == 1.0
+    assert compare.rank_test([1.0] * 5, [1.0] * 5) == 1.0
+    assert compare.rank_test([1, 2, 3, 4, 5, 6], [11, 12, 13, 14, 15, 16]) == pytest.approx(0.0051, rel=0.02)
+
+
+# ---- with the library -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [c.name for c in cases.cases_of(["smoke"]) if c.rows == 128])
+def test_float64_check_accepts_us_and_catches_every_output(name):
+    torch = pytest.importorskip("torch")
+    from bench import operands, ours
+
+    case = Case.parse(name)
+    o = operands.make_operands(case, "cpu")
+    for build in ours.CONTESTANTS.values():
+        o.poison()
+        outputs = build(case, o)()
+        operands.check(case, o, outputs)
+        for key, output in outputs.items():
+            if not torch.is_tensor(output) or key in ("mean", "rstd"):
+                continue
+            kept = output.flatten()[3].clone()
+            for wrong in (torch.nan, float(kept) * 1.02 + 0.02):
+                output.view(-1)[3] = wrong
+                with pytest.raises(operands.WrongResultError, match=key):
+                    operands.check(case, o, outputs)
+            output.view(-1)[3] = kept
+
+
+def test_cpu_run_end_to_end(tmp_path, capsys):
+    pytest.importorskip("torch")
+    from bench import run
+
+    arguments = ["cpu", "--groups", "smoke", "--filter", "fp32/128x1024", "--rivals", "torch,apex", "--threads", "1"]
+    assert run.main([*arguments, "--output", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "fp32 in cache, 1 thread, forward" in out
+    lines = records.read(tmp_path.glob("*/*.jsonl"))
+    assert len(lines) == 8  # four operations, two directions
+    for line in lines:
+        found = line["contestants"]
+        assert found["normact"]["us"] > 0 and found["torch"]["us"] > 0 and "wrong" not in found["torch"]
+        assert "missing" in found["apex"]
+    assert run.main(["cpu", "--filter", "nothing at all", "--output", str(tmp_path)]) == 2
+    capsys.readouterr()
+    assert run.main([*arguments, "--time-limit", "0", "--output", str(tmp_path / "none")]) == 0
+    assert "8 of 8 cases not run" in capsys.readouterr().out
+
+
+def test_host_run_end_to_end(tmp_path):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("the run would measure the GPU")
+    from bench import run
+
+    assert run.main(["host", "--output", str(tmp_path)]) == 0
+    lines = records.read(tmp_path.glob("*/*.jsonl"))
+    assert {"normact out=", "normact", "torch", "normact, NumPy"} <= set(lines[0]["contestants"])
