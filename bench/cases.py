@@ -107,6 +107,7 @@ WIDE = {
     16384: "Llama 405B",
 }
 HUGE = (32768, 65536, 131072, 262144)
+CORE = (64, 128, 768, 1024, 4096, 8192, 16384, 65536, 262144, 1000, 4097)  # where slow-starting rivals are measured
 ODD = (33, 65, 127, 129, 255, 1001, 4097, 8191)
 COMMON = (1000,)  # a whole number of 16-byte vectors, but of no power of two
 PLAIN = ("layer_norm", "rms_norm")
@@ -169,6 +170,7 @@ CPU_SHAPES += [(16384, 256), (4096, 768), (2048, 4096)]
 GROUPS = {
     "smoke": lambda: each(PLAIN + FUSED, ("bf16", "fp32"), [(128, 1024), (1024, 1001)]),
     "roofline": lambda: large(PLAIN, [*WIDE, *NARROW, *HUGE, *COMMON, *ODD]),
+    "core": lambda: large(PLAIN, CORE),
     "residual": lambda: large(FUSED, [128, 1024, 4096, 8192, 16384, 65536, 4097]),
     "small": lambda: each(PLAIN, ("bf16", "fp32"), SMALL_SHAPES),
     "peers": peers,

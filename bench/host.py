@@ -20,7 +20,7 @@ from bench.baselines import RIVALS
 from bench.cases import DIRECTIONS, PLAIN, Case
 from bench.contest import admit, reason
 from bench.operands import Operands, make_operands
-from bench.progress import Budget, say
+from bench.progress import Budget, finish, say
 from bench.timing import cpu_samples
 
 GPU_SHAPES = [(128, 1024)]
@@ -40,13 +40,15 @@ def run(options: argparse.Namespace, budget: Budget) -> int:
     normact.set_num_threads(1)
     dtype, shapes = ("bf16", GPU_SHAPES) if device == "cuda" else ("fp32", CPU_SHAPES)
     cases = [Case(op, way, dtype, *shape) for shape, op, way in product(shapes, PLAIN, DIRECTIONS)]
+    measured = []
     for case in budget.within(cases):
         record = measure(case, device, options.rivals)
         recorder.write("host", record)
+        measured.append(record)
         say(case.name)
         for name, found in record["contestants"].items():
             say(f"  {name:<28}" + (f"{found['us']:8.2f} us" if "us" in found else f"- ({found['missing']})"))
-    say(f"recorded in {recorder.path}")
+    finish(measured, "host", recorder, budget)
     return 0
 
 
@@ -64,7 +66,7 @@ def measure(case: Case, device: str, rivals: list[str]) -> dict:
             contestants[name] = {"missing": reason(error)}
     samples = cpu_samples(calls, rounds=ROUNDS, sync=torch.cuda.synchronize if device == "cuda" else None)
     contestants.update({name: records.entry(sample) for name, sample in samples.items()})
-    return {"case": case.name, "contestants": contestants}
+    return {"case": case.name, "device": device, "contestants": contestants}
 
 
 def _our_calls(case: Case, o: Operands) -> Calls:

@@ -33,8 +33,8 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def finish(measured: Sequence[dict], device: str, recorder: Recorder, budget: Budget) -> None:
+def finish(measured: Sequence[dict], kind: str, recorder: Recorder, budget: Budget) -> None:
     say("")
-    for line in targets.verdict_lines(targets.judge(measured, device)):
+    for line in targets.verdict_lines(targets.judge(measured, kind)):
         say(line)
     say(f"\n{len(measured)} measurements in {budget.spent:.0f} s, recorded in {recorder.path}")

@@ -73,12 +73,12 @@ def missing_notes(lines: Sequence[Record]) -> list[str]:
     return [f"- {name} is missing: {why}" for name, why in notes.items()] + ([""] if notes else [])
 
 
-def target_table(lines: Sequence[Record], device: str) -> list[str]:
+def target_table(lines: Sequence[Record], kind: str) -> list[str]:
     rows = [
-        (v.target.name, f"{v.target.goal:.2f}", number(v.value, 3), v.cells, number(v.lowest, 3), v.lowest_case, v.mark)
-        for v in judge(lines, device)
+        (v.target.name, f"{v.target.goal:.2f}", number(v.value, 3), v.cells, number(v.worst, 3), v.worst_case, v.mark)
+        for v in judge(lines, kind)
     ]
-    return ["### Targets", "", *table(("target", "goal", "reached", "cells", "lowest", "where", ""), rows)]
+    return ["### Targets", "", *table(("target", "goal", "reached", "cells", "worst", "where", ""), rows)]
 
 
 def run_lines(lines: Sequence[Record]) -> list[str]:
@@ -144,6 +144,9 @@ def cpu_table(lines: Sequence[Record]) -> list[str]:
 
 def host_table(lines: Sequence[Record]) -> list[str]:
     out = ["### Host time of an eager call, microseconds", ""]
+    verdicts = [v for v in judge(lines, "host") if v.cells]
+    out += [f"- {v.target.name}: {number(v.value)}, goal {v.target.goal:.1f}: {v.mark}" for v in verdicts]
+    out += [""] if verdicts else []
     for line in lines:
         found = line["contestants"].items()
         rows = [(name, number(values["us"]) if "us" in values else values["missing"]) for name, values in found]

@@ -33,16 +33,22 @@ def over(rival: str, mine: str = "normact") -> Callable[[Record], float | None]:
     return ratio
 
 
+def host_us(form: str) -> Callable[[Record], float | None]:
+    """Microseconds of host time of one form of the call."""
+    return lambda record: record["contestants"].get(form, {}).get("us")
+
+
 @dataclass(frozen=True)
 class Target:
     """A figure of merit over the cases that `select` takes; the worst cell or the geometric mean must reach `goal`."""
 
     name: str
-    device: str  # gpu or cpu
+    kind: str  # of record: gpu, cpu, host
     select: Callable[[Case, Record], bool]
     metric: Callable[[Record], float | None]
     goal: float
     worst: bool = False
+    at_most: bool = False  # less is better
 
 
 @dataclass(frozen=True)
@@ -50,14 +56,15 @@ class Verdict:
     target: Target
     cells: int
     value: float  # what is held against the goal; nan without cells
-    lowest: float
-    lowest_case: str
+    worst: float
+    worst_case: str
 
     @property
     def mark(self) -> str:
         if not self.cells:
             return "not measured"
-        return "pass" if self.value >= self.target.goal else "FAIL"
+        reached = self.value <= self.target.goal if self.target.at_most else self.value >= self.target.goal
+        return "pass" if reached else "FAIL"
 
 
 def _large(direction: str, *, ops: Sequence[str] = PLAIN, band: str | None = None, dtype: str | None = None):
@@ -119,21 +126,31 @@ def _cpu_targets() -> list[Target]:
     ]
 
 
-TARGETS = _gpu_targets() + _cpu_targets()
+def _host_targets() -> list[Target]:
+    def on_gpu(case: Case, record: Record) -> bool:
+        return record["device"] == "cuda" and case.direction == "forward"
+
+    return [
+        Target("forward with out=, GPU, microseconds", "host", on_gpu, host_us("normact out="), 5.0, True, True),
+        Target("forward, allocating, GPU, microseconds", "host", on_gpu, host_us("normact"), 9.0, True, True),
+    ]
 
 
-def judge(records: Sequence[Record], device: str) -> list[Verdict]:
-    """Every target of the device against the records; a target without cells is 'not measured'."""
+TARGETS = _gpu_targets() + _cpu_targets() + _host_targets()
+
+
+def judge(records: Sequence[Record], kind: str) -> list[Verdict]:
+    """Every target of a kind of record against such records; a target without cells is 'not measured'."""
     verdicts = []
-    for target in (t for t in TARGETS if t.device == device):
-        chosen = [(record["case"], target.metric(record)) for record in records if _takes(target, record)]
-        cells = sorted((value, name) for name, value in chosen if value is not None)
+    for target in (t for t in TARGETS if t.kind == kind):
+        chosen = [(target.metric(record), record["case"]) for record in records if _takes(target, record)]
+        cells = sorted(((value, name) for value, name in chosen if value is not None), reverse=target.at_most)
         if not cells:
             verdicts.append(Verdict(target, 0, math.nan, math.nan, ""))
             continue
-        lowest, lowest_case = cells[0]
-        value = lowest if target.worst else geomean(value for value, _ in cells)
-        verdicts.append(Verdict(target, len(cells), value, lowest, lowest_case))
+        worst, worst_case = cells[0]
+        value = worst if target.worst else geomean(value for value, _ in cells)
+        verdicts.append(Verdict(target, len(cells), value, worst, worst_case))
     return verdicts
 
 
@@ -146,6 +163,6 @@ def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
     lines = []
     for v in verdicts:
         numbers = f"{v.value:6.3f}  goal {v.target.goal:.2f}" if v.cells else f"{'-':>6}  goal {v.target.goal:.2f}"
-        tail = f"  {v.cells} cells, lowest {v.lowest:.3f} {v.lowest_case}" if v.cells else ""
+        tail = f"  {v.cells} cells, worst {v.worst:.3f} {v.worst_case}" if v.cells else ""
         lines.append(f"{v.target.name:<52} {numbers}  {v.mark:<12}{tail}")
     return lines

@@ -151,7 +151,17 @@ def test_targets_are_judged():
         "no cell slower than PyTorch (times faster)",
     }
     assert {v.mark for v in targets.judge([], "gpu")} == {"not measured"}
-    assert all("lowest 0.400" in line for line in targets.verdict_lines([v for v in bad if "768" in v.target.name]))
+    assert all("worst 0.400" in line for line in targets.verdict_lines([v for v in bad if "768" in v.target.name]))
+
+
+def test_host_targets_are_upper_bounds():
+    def host(us):
+        contestants = {"normact out=": {"us": us}, "normact": {"us": 8.0}}
+        return {"case": "layer_norm/forward/bf16/128x1024", "device": "cuda", "contestants": contestants}
+
+    assert [v.mark for v in targets.judge([host(4.9)], "host")] == ["pass", "pass"]
+    assert [v.mark for v in targets.judge([host(4.9), host(5.1)], "host")] == ["FAIL", "pass"]
+    assert [v.mark for v in targets.judge([host(1.0) | {"device": "cpu"}], "host")] == ["not measured"] * 2
 
 
 def test_report_shows_the_newest_numbers_and_every_kind(tmp_path):
@@ -228,6 +238,44 @@ def test_float64_check_accepts_us_and_catches_every_output(name):
                 with pytest.raises(operands.WrongResultError, match=key):
                     operands.check(case, o, outputs)
             output.view(-1)[3] = kept
+
+
+def test_gpu_record_of_a_case(monkeypatch):
+    """The GPU run with its clock replaced: what is checked before timing, and what becomes of rivals that fail."""
+    pytest.importorskip("torch")
+    from bench import baselines, gpu
+
+    class Replayed:
+        """Runs the calls where a graph would be replayed."""
+
+        def __init__(self, calls):
+            self.calls, self.outputs = calls, [None] * len(calls)
+
+        def replay(self):
+            self.outputs = [call() for call in self.calls]
+
+    def make_on_cpu(case, device):
+        assert device == "cuda"
+        return make_operands(case, "cpu")
+
+    make_operands = gpu.make_operands
+    monkeypatch.setattr(gpu, "GraphTimer", Replayed)
+    monkeypatch.setattr(gpu, "make_operands", make_on_cpu)
+    monkeypatch.setattr(gpu, "gpu_samples", lambda timers: {name: Sample((8.0, 10.0, 12.0)) for name in timers})
+    case, curve = Case.parse("layer_norm/forward/fp32/16x64"), CopyCurve([(1, 5.0, "memcpy"), (1 << 40, 5.0, "memcpy")])
+    off = lambda case, o: lambda: {"y": o.x + 1}  # noqa: E731
+    monkeypatch.setitem(baselines.RIVALS, "liger", off)
+    record = gpu.measure(case, ["torch", "liger", "apex"], curve, case.compulsory_bytes)
+    assert record["sets"] == 4
+    assert record["R"] == record["contestants"]["torch"]["R"] == pytest.approx(0.5)
+    assert record["contestants"]["torch"].keys() == {"us", "spread", "R", "samples"}
+    assert "expected" in record["contestants"]["liger"]["wrong"] and "us" in record["contestants"]["liger"]
+    assert "apex" in record["contestants"]["apex"]["missing"]
+    assert "liger 0.500!" in gpu.line_of(case, record)
+
+    monkeypatch.setattr(gpu.ours, "preallocated", lambda case, o: lambda: {"y": o.y})  # does nothing
+    with pytest.raises(gpu.WrongResultError, match="is nan"):
+        gpu.measure(case, [], curve, case.compulsory_bytes)
 
 
 def test_cpu_run_end_to_end(tmp_path, capsys):
