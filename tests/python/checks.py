@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import normact
+import tolerance
 from cases import Expected, Problem, expected_backward, expected_forward, inputs
 from devices import Device
 from layouts import LAYOUTS, Layout, contiguous
@@ -130,7 +131,9 @@ def compare(device: Device, result: Any, expected: dict[str, Expected], where: s
 
 def assert_within(found: np.ndarray, want: Expected, where: str) -> None:
     error = np.abs(found - want.values)
-    bad = ~(error <= want.bound)  # NaN is bad
+    largest = tolerance.LARGEST[want.dtype]
+    overflowed = np.isinf(found) & (found * want.values > 0) & (np.abs(want.values) + want.bound >= largest)
+    bad = ~((error <= want.bound) | overflowed)  # NaN is bad
     if not bad.any():
         return
     excess = np.where(np.isnan(error), np.inf, error / np.maximum(want.bound, 1e-300))

@@ -37,7 +37,7 @@ class NumpyDevice:
 
     def bits(self, array: Any) -> np.ndarray:
         """The values as unsigned integers of the same width, for bitwise comparison."""
-        contiguous = np.ascontiguousarray(array)
+        contiguous = np.array(array, order="C")
         return contiguous.view(f"u{contiguous.dtype.itemsize}")
 
     def dtype_name(self, array: Any) -> str:
@@ -69,7 +69,7 @@ class TorchDevice:
 
     def array(self, values: np.ndarray, dtype: str) -> Any:
         # A copy: from_numpy would share memory with the caller's cached values.
-        wide = self._torch.tensor(np.ascontiguousarray(values, dtype=np.float64))
+        wide = self._torch.tensor(np.array(values, dtype=np.float64, order="C"))
         return wide.to(getattr(self._torch, dtype)).to(self._device)
 
     def values(self, array: Any) -> np.ndarray:

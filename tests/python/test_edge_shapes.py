@@ -122,11 +122,12 @@ def test_in_place(device: Device, kind: str, dtype: str, cols: int) -> None:
 
     fused = Problem(kind, (5, cols), dtype, residual=True)
     separate = forward(fused, arrays(device, fused))
-    for y_name, residual_name in (("x", "residual"), ("residual", "x")):
+    for y_name, residual_name in (("x", "residual"), (None, "x"), (None, "residual"), ("x", None)):
         given = arrays(device, fused)
-        result = forward(
-            fused, given, out=normact.NormOutput(getattr(given, y_name), getattr(given, residual_name), None, None)
-        )
+        y, summed = (name and getattr(given, name) for name in (y_name, residual_name))
+        result = forward(fused, given, out=normact.NormOutput(y, summed, None, None))
+        assert y is None or result.y is y
+        assert summed is None or result.residual is summed
         np.testing.assert_array_equal(device.bits(result.y), device.bits(separate.y))
         np.testing.assert_array_equal(device.bits(result.residual), device.bits(separate.residual))
 

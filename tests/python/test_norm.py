@@ -22,7 +22,7 @@ from cases import (
     expected_forward,
     inputs,
 )
-from checks import arrays, backward, check, compare, forward
+from checks import arrays, assert_within, backward, check, compare, forward
 from devices import Device
 from layouts import LAYOUTS, supported
 
@@ -168,15 +168,23 @@ def test_outputs_have_the_layout_of_x(device: Device, kind: str, layout: str) ->
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("cols", [256, 1000, 4096])
 def test_16_bit_outputs_are_correctly_rounded(device: Device, kind: str, dtype: str, cols: int) -> None:
-    """At least 99.9 % of the elements are the exact result rounded once, the rest its neighbour."""
+    """At least 99.9 % of the elements are the exact result rounded once, the rest its neighbour.
+
+    Where x is so close to the mean that their difference is smaller than the rounding of the mean itself, no
+    neighbour can be promised; there the error model alone holds.
+    """
     problem = Problem(kind, (400_000 // cols, cols), dtype, "float32", bias=False)
     given = arrays(device, problem)
-    expected = expected_forward(problem)["y"].values
+    expected = expected_forward(problem)["y"]
     found = device.values(forward(problem, given))
-    correct = tolerance.round_to(expected, dtype)
+    assert_within(found, expected, str(problem))
+    correct = tolerance.round_to(expected.values, dtype)
     wrong = found != correct
     assert wrong.mean() <= 1e-3, f"{wrong.mean():.2e} of the elements are not correctly rounded"
-    assert (np.abs(found - correct) <= tolerance.ulp(expected, dtype)).all()
+    ulp = tolerance.ulp(expected.values, dtype)
+    cancelled = expected.bound > ulp
+    assert cancelled.mean() <= 1e-2, "the exemption must be rare"
+    assert (cancelled | (np.abs(found - correct) <= ulp)).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -272,7 +280,7 @@ def test_nan_in_the_gradient(device: Device, kind: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "std"), [("float64", 1e150), ("float32", 1e17), ("bfloat16", 1e17), ("float16", 2e4)]
+    ("dtype", "std"), [("float64", 1e150), ("float32", 1e17), ("bfloat16", 1e17), ("float16", 1e4)]
 )
 def test_large_and_small_values(device: Device, kind: str, dtype: str, std: float) -> None:
     """The squares of float32 values up to 1e18 fit; those of tiny values vanish below eps without harm."""

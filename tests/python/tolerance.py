@@ -63,8 +63,10 @@ def statistics_bounds(x: np.ndarray, mean: np.ndarray, rstd: np.ndarray, dtype: 
     """Bounds on mean and rstd of the rows of x [rows, cols]."""
     relative = sum_units(x.shape[1]) * unit(dtype)
     mean_bound = relative * np.mean(np.abs(x), axis=1)
-    # An error d of the mean raises the sum of squares by n d^2; all else is relative.
-    rstd_bound = rstd * (relative + 0.5 * np.square(mean_bound * rstd))
+    # An error d of the mean raises the sum of squares by n d^2. Where sums of parts are merged (Chan, Golub, LeVeque
+    # 1979), the parts' means differ by std / sqrt(n) and are off by some u |mean|. All else is relative.
+    merging = 4 * unit(dtype) * np.abs(mean) * rstd / math.sqrt(max(x.shape[1], 1))
+    rstd_bound = rstd * (relative + merging + 0.5 * np.square(mean_bound * rstd))
     return mean_bound, rstd_bound
 
 
