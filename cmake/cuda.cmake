@@ -52,7 +52,8 @@ else()
 endif()
 
 if(NORMACT_HAS_CUDA)
-  cmake_path(GET nvcc PARENT_PATH nvcc_bin)
+  file(REAL_PATH "${nvcc}" nvcc_file)
+  cmake_path(GET nvcc_file PARENT_PATH nvcc_bin)
   cmake_path(GET nvcc_bin PARENT_PATH cuda_root)
   # The wheels keep their libraries in lib, while their nvcc looks in lib64.
   set(cuda_from_wheels OFF)

@@ -6,7 +6,8 @@ namespace normact::cuda {
 namespace {
 
 Status no_cuda() {
-  return {NORMACT_NOT_SUPPORTED, "the tensors are on a CUDA device, but this build of normact has no CUDA back end"};
+  return {NORMACT_NOT_SUPPORTED,
+          "x is on a CUDA device; expected the CPU, as this build of normact has no CUDA back end"};
 }
 
 }  // namespace
