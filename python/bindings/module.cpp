@@ -12,9 +12,9 @@ namespace nb = nanobind;
 
 namespace {
 
-const char* framework_of(nb::handle object, const char* function) {
+const char* framework_of(nb::handle object, const char* function, const char* name) {
   const normact::python::ArrayType& type = normact::python::array_type_of(object.ptr());
-  normact::python::check_type(object.ptr(), type, "x", function);
+  normact::python::check_type(object.ptr(), type, name, function);
   return normact::python::name_of(type.framework);
 }
 
@@ -31,7 +31,7 @@ NB_MODULE(_core, module) {
   nb::set_leak_warnings(false);  // array types and interned names are kept until the process ends
   normact::python::bind_norm(module);
   normact::python::bind_buffer(module);
-  module.def("framework_of", &framework_of, nb::sig("def framework_of(x: object, function: str, /) -> str"),
+  module.def("framework_of", &framework_of, nb::sig("def framework_of(x: object, function: str, name: str, /) -> str"),
              "The framework of an array: numpy, torch, jax, tensorflow, cupy or other. TypeError if x is no array.");
   module.def("build_info", &build_info, nb::sig("def build_info(name: str, /) -> str | None"));
   module.def("set_num_threads", &set_num_threads, nb::sig("def set_num_threads(count: int, /) -> None"));

@@ -5,7 +5,7 @@ The functions take and return the arrays of NumPy, PyTorch, JAX, TensorFlow and 
 needs NumPy alone.
 
 >>> import numpy as np, normact
->>> normact.layer_norm(np.array([1, 2, 3], np.float32), eps=0.0).round(4).tolist()
+>>> normact.layer_norm(np.array([1.0, 2.0, 3.0]), eps=0.0).round(4).tolist()
 [-1.2247, 0.0, 1.2247]
 """
 

@@ -45,8 +45,11 @@ class Family:
         """Bytes on the GPU of x, aligned to 256."""
         return self.empty_like(x)  # raises
 
-    def finish(self, array: Any, x: Any) -> Any:
-        """What the caller gets for an array made here, once it is written."""
+    #: Whether hand_over() does anything.
+    hands_over = False
+
+    def hand_over(self, array: Any, x: Any) -> Any:
+        """What the caller gets for an array made here, once it is written. None stays None."""
         return array
 
     @contextlib.contextmanager
@@ -68,7 +71,10 @@ class _Torch(Family):
         import torch
 
         self._torch = torch
-        self.empty_like = torch.empty_like  # one call less on the way
+        self._empty_like = torch.empty_like
+
+    def empty_like(self, x: Any) -> Any:
+        return self._empty_like(x)
 
     def empty_stats(self, x: Any, shape: tuple[int, ...]) -> Any:
         torch = self._torch
@@ -134,7 +140,7 @@ class _Unseen:
         except RuntimeError:  # TensorFlow, which waits for its work instead
             return self.array.__dlpack__()
 
-    def __dlpack_device__(self) -> tuple[int, int]:
+    def __dlpack_device__(self) -> Any:
         return self.array.__dlpack_device__()
 
 
@@ -150,8 +156,12 @@ class _Immutable(Family):
     def workspace(self, x: Any, nbytes: int) -> Any:
         return _Unseen(self.empty_on_gpu(x, (nbytes,), "uint8"))
 
-    def finish(self, array: Any, x: Any) -> Any:
-        return array.array if isinstance(array, _Unseen) else self.take_over(array, x)
+    hands_over = True
+
+    def hand_over(self, array: Any, x: Any) -> Any:
+        if isinstance(array, _Unseen):
+            return array.array
+        return None if array is None else self.take_over(array, x)
 
     def _empty(self, x: Any, shape: tuple[int, ...], dtype: str) -> Any:
         if x.__dlpack_device__()[0] == _CPU:
@@ -201,11 +211,11 @@ _CLASSES = {"numpy": _Numpy, "torch": _Torch, "cupy": _Cupy, "jax": _Jax, "tenso
 _families: dict[type, Family] = {}
 
 
-def family_of(x: Any, function: str) -> Family:
+def family_of(x: Any, function: str, name: str = "x") -> Family:
     """The family of an array, found out once per type. Raises TypeError if x is no array that can be used."""
     family = _families.get(type(x))
     if family is None:
-        family = _CLASSES[_core.framework_of(x, function)]()
+        family = _CLASSES[_core.framework_of(x, function, name)]()
         _families[type(x)] = family
     return family
 
@@ -220,7 +230,7 @@ def stream_handle(stream: Any) -> int:
     if isinstance(stream, int):
         return stream
     if hasattr(stream, "__cuda_stream__"):
-        protocol = stream.__cuda_stream__
+        protocol: Any = stream.__cuda_stream__
         return int((protocol() if callable(protocol) else protocol)[1])
     for attribute in ("cuda_stream", "ptr"):  # PyTorch, CuPy
         if hasattr(stream, attribute):

@@ -35,7 +35,7 @@ def get_include() -> str:
 
 
 def cmake_dir() -> str:
-    """The folder for ``find_package``: ``cmake -Dnormact_DIR=$(python -c 'import normact; print(normact.cmake_dir())')``."""
+    """The folder that ``find_package(normact)`` looks for: ``cmake -Dnormact_DIR=<this>``."""
     return str(_prefix() / "lib" / "cmake" / "normact")
 
 

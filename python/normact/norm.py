@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NAMES = {_core.LAYER: "layer_norm", _core.RMS: "rms_norm"}
+_NOTHING = (None, None, None, None)
 
 
 class NormOutput(NamedTuple):
@@ -104,7 +105,7 @@ def layer_norm(
     Examples
     --------
     >>> import numpy as np
-    >>> layer_norm(np.array([[1, 2, 3], [1, 1, 4]], np.float32), eps=0.0).round(4).tolist()
+    >>> layer_norm(np.array([[1.0, 2.0, 3.0], [1.0, 1.0, 4.0]]), eps=0.0).round(4).tolist()
     [[-1.2247, 0.0, 1.2247], [-0.7071, -0.7071, 1.4142]]
     """
     return _forward(_core.LAYER, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out, stream)
@@ -139,7 +140,7 @@ def rms_norm(
     Examples
     --------
     >>> import numpy as np
-    >>> rms_norm(np.array([[3, 4]], np.float32), eps=0.0).round(4).tolist()
+    >>> rms_norm(np.array([[3.0, 4.0]]), eps=0.0).round(4).tolist()
     [[0.8485, 1.1314]]
     """
     return _forward(_core.RMS, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out, stream)
@@ -202,9 +203,9 @@ def layer_norm_backward(
     Examples
     --------
     >>> import numpy as np
-    >>> x = np.array([[1, 2, 3]], np.float32)
+    >>> x = np.array([[1.0, 2.0, 3.0]])
     >>> y, _, mean, rstd = layer_norm(x, eps=0.0, return_stats=True)
-    >>> layer_norm_backward(np.array([[1, 0, 0]], np.float32), x, mean=mean, rstd=rstd).dx.round(4).tolist()
+    >>> layer_norm_backward(np.array([[1.0, 0.0, 0.0]]), x, mean=mean, rstd=rstd).dx.round(4).tolist()
     [[0.2041, -0.4082, 0.2041]]
     """
     return _backward(_core.LAYER, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, out, stream)
@@ -236,9 +237,9 @@ def rms_norm_backward(
     Examples
     --------
     >>> import numpy as np
-    >>> x = np.array([[3, 4]], np.float32)
+    >>> x = np.array([[3.0, 4.0]])
     >>> rstd = rms_norm(x, eps=0.0, return_stats=True).rstd
-    >>> rms_norm_backward(np.array([[1, 0]], np.float32), x, rstd=rstd).dx.round(4).tolist()
+    >>> rms_norm_backward(np.array([[1.0, 0.0]]), x, rstd=rstd).dx.round(4).tolist()
     [[0.181, -0.1358]]
     """
     return _backward(_core.RMS, dy, x, weight, bias, None, rstd, axis, dresidual, weight_offset, out, stream)
@@ -281,23 +282,15 @@ def _forward(
     out: Any,
     stream: Any,
 ) -> Any:
+    args = (kind, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out)
     if stream is not None:
         with family_of(x, _NAMES[kind]).on_stream(x, stream) as handle:
-            return _forward_on(
-                kind, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out, handle
-            )
-    if residual is not None or return_stats or isinstance(out, tuple):
-        return _forward_on(kind, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out, None)
-    # What follows is the same for the most frequent calls, in fewer steps.
-    if out is not None:
-        _core.norm_forward(
-            kind, x, weight, bias, None, out, None, None, None, axis, eps, weight_offset, None, workspace
-        )
-        return out
-    family = family_of(x, _NAMES[kind])
-    y = family.empty_like(x)
-    _core.norm_forward(kind, x, weight, bias, None, y, None, None, None, axis, eps, weight_offset, None, workspace)
-    return family.finish(y, x)
+            return _forward_on(*args, handle)
+    if out is None or residual is not None or return_stats or isinstance(out, tuple):
+        return _forward_on(*args, None)
+    # The shortest way, for those who count microseconds.
+    _core.norm_forward(kind, x, weight, bias, None, out, None, None, None, axis, eps, weight_offset, None, workspace)
+    return out
 
 
 def _forward_on(
@@ -313,26 +306,28 @@ def _forward_on(
     out: Any,
     handle: int | None,
 ) -> Any:
-    name = _NAMES[kind]
-    given = NormOutput(*_unpack(name, out, NormOutput._fields))
-    wanted = NormOutput(True, residual is not None, return_stats and kind == _core.LAYER, return_stats)
-    _check_unwanted(name, given, wanted)
-    family = family_of(x, name)
-    made = NormOutput(
-        given.y if given.y is not None else family.empty_like(x),
-        family.empty_like(x) if wanted.residual and given.residual is None else given.residual,
-        *(
-            family.empty_stats(x, _outer_shape(x, axis)) if want and array is None else array
-            for want, array in ((wanted.mean, given.mean), (wanted.rstd, given.rstd))
-        ),
-    )
-    _core.norm_forward(
-        kind, x, weight, bias, residual, *made, axis, eps, weight_offset, handle, workspace
-    )
-    done = NormOutput(
-        *(array if mine is array or array is None else family.finish(array, x) for mine, array in zip(given, made))
-    )
-    return done if residual is not None or return_stats else done.y
+    layer = kind == _core.LAYER
+    given = y, s, mean, rstd = _NOTHING if out is None else _unpack(_NAMES[kind], out, NormOutput._fields)
+    if out is not None:
+        _check_unwanted(
+            _NAMES[kind], NormOutput(*given), (True, residual is not None, return_stats and layer, return_stats)
+        )
+    family = family_of(x, _NAMES[kind])
+    if y is None:
+        y = family.empty_like(x)
+    if residual is not None and s is None:
+        s = family.empty_like(x)
+    if return_stats:
+        shape = _outer_shape(x, axis)
+        if mean is None and layer:
+            mean = family.empty_stats(x, shape)
+        if rstd is None:
+            rstd = family.empty_stats(x, shape)
+    _core.norm_forward(kind, x, weight, bias, residual, y, s, mean, rstd, axis, eps, weight_offset, handle, workspace)
+    done = y, s, mean, rstd
+    if family.hands_over:
+        done = [mine if mine is array else family.hand_over(mine, x) for mine, array in zip(done, given, strict=True)]
+    return NormOutput(*done) if residual is not None or return_stats else done[0]
 
 
 def _backward(
@@ -349,13 +344,11 @@ def _backward(
     out: Any,
     stream: Any,
 ) -> NormGrads:
-    name = _NAMES[kind] + "_backward"
-    if stream is not None:
-        with family_of(x, name).on_stream(x, stream) as handle:
-            return _backward_on(
-                kind, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, out, handle
-            )
-    return _backward_on(kind, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, out, None)
+    args = (kind, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, out)
+    if stream is None:
+        return _backward_on(*args, None)
+    with family_of(x, _NAMES[kind] + "_backward").on_stream(x, stream) as handle:
+        return _backward_on(*args, handle)
 
 
 def _backward_on(
@@ -373,19 +366,25 @@ def _backward_on(
     handle: int | None,
 ) -> NormGrads:
     name = _NAMES[kind] + "_backward"
-    given = NormGrads(*_unpack(name, out, NormGrads._fields))
-    _check_unwanted(name, given, NormGrads(True, weight is not None, bias is not None, False))
-    models = (x, weight, bias)
-    made = [
-        family_of(model, name).empty_like(model) if array is None and model is not None else array
-        for array, model in zip(given, models)
-    ]
-    _core.norm_backward(kind, dy, x, weight, mean, rstd, dresidual, *made, axis, weight_offset, handle, workspace)
-    done = [
-        array if mine is array else family_of(model, name).finish(array, model)
-        for mine, array, model in zip(given, made, models)
-    ]
-    return NormGrads(*done, None)
+    given = dx, dweight, dbias, _ = _NOTHING if out is None else _unpack(name, out, NormGrads._fields)
+    if out is not None:
+        _check_unwanted(name, NormGrads(*given), (True, weight is not None, bias is not None, False))
+    if dx is None:
+        dx = family_of(x, name).empty_like(x)
+    if weight is not None and dweight is None:
+        dweight = family_of(weight, name, "weight").empty_like(weight)
+    if bias is not None and dbias is None:
+        dbias = family_of(bias, name, "bias").empty_like(bias)
+    _core.norm_backward(
+        kind, dy, x, weight, mean, rstd, dresidual, dx, dweight, dbias, axis, weight_offset, handle, workspace
+    )
+    if dx is not given[0]:
+        dx = family_of(x, name).hand_over(dx, x)
+    if dweight is not given[1]:
+        dweight = family_of(weight, name).hand_over(dweight, weight)
+    if dbias is not given[2]:
+        dbias = family_of(bias, name).hand_over(dbias, bias)
+    return NormGrads(dx, dweight, dbias, None)
 
 
 def _unpack(function: str, out: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
@@ -397,15 +396,20 @@ def _unpack(function: str, out: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
     return out + (None,) * (len(names) - len(out))
 
 
-def _check_unwanted(function: str, given: Any, wanted: Any) -> None:
-    for name, array, want in zip(given._fields, given, wanted):
+def _check_unwanted(function: str, given: NormOutput | NormGrads, wanted: tuple[bool, ...]) -> None:
+    for name, array, want in zip(given._fields, given, wanted, strict=True):
         if array is not None and not want:
             raise ValueError(f"{function}: out.{name} is given, but this call does not produce it; expected None")
 
 
 def _outer_shape(x: Any, axis: int | tuple[int, ...]) -> tuple[int, ...]:
-    """x.shape without the normalised axes; axes that do not exist are left for the library to refuse."""
+    """x.shape without the normalised axes; wrong axes are left for the library to refuse."""
     shape = tuple(x.shape)
+    if axis == -1:
+        return shape[:-1]
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
-    gone = {a + len(shape) if a < 0 else a for a in axes}
+    try:
+        gone = {a + len(shape) if a < 0 else a for a in axes}
+    except TypeError:
+        return shape
     return tuple(n for d, n in enumerate(shape) if d not in gone)

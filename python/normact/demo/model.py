@@ -31,10 +31,7 @@ class FusedLayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Any, residual: Any, weight: Any, bias: Any, eps: float) -> Any:
         """Returns y, and saves what the backward reads: the normalised tensor and its statistics."""
-        addend = None if residual is None else residual.detach()
-        out = normact.layer_norm(
-            x.detach(), weight.detach(), bias.detach(), eps=eps, residual=addend, return_stats=True
-        )
+        out = normact.layer_norm(x, weight, bias, eps=eps, residual=residual, return_stats=True)
         ctx.has_residual = residual is not None
         ctx.save_for_backward(out.residual if ctx.has_residual else x, weight, bias, out.mean, out.rstd)
         return out.y
@@ -43,7 +40,7 @@ class FusedLayerNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Any) -> Any:
         """One kernel gives the gradients of x, weight and bias; x and the residual share theirs."""
-        x, weight, bias, mean, rstd = (tensor.detach() for tensor in ctx.saved_tensors)
+        x, weight, bias, mean, rstd = ctx.saved_tensors
         grads = normact.layer_norm_backward(dy, x, weight, bias, mean=mean, rstd=rstd)
         return grads.dx, grads.dx if ctx.has_residual else None, grads.dweight, grads.dbias, None
 

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: ``python -m normact {info,demo,bench}``."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import subprocess
+import sys
+
+import normact
+
+_REPOSITORY = pathlib.Path(__file__).resolve().parents[2]  # in an editable installation
+
+
+def info() -> int:
+    """Prints what this installation is and which array libraries it meets here."""
+    import importlib.metadata
+
+    facts = normact.build_info()
+    facts["cuda"] = facts["cuda"] or "none: a CPU build"
+    facts |= {"threads": str(normact.get_num_threads())}
+    facts |= {"include": normact.get_include(), "cmake": normact.cmake_dir()}
+    for name in ("numpy", "torch", "jax", "tensorflow", "cupy", "ml_dtypes"):
+        distributions = importlib.metadata.packages_distributions().get(name)
+        facts[name] = importlib.metadata.version(distributions[0]) if distributions else "not installed"
+    for name, value in facts.items():
+        print(f"{name:>18}  {value}")
+    return 0
+
+
+def bench(argv: list[str]) -> int:
+    """Without arguments a quick timing; with arguments the benchmarks of the source tree, if this runs from one."""
+    if not argv:
+        from normact import quick_bench
+
+        return quick_bench.main()
+    if not (_REPOSITORY / "bench" / "run.py").is_file():
+        print("These benchmarks are in normact's source tree and need an editable installation of it.", file=sys.stderr)
+        return 2
+    return subprocess.call([sys.executable, "-m", "bench.run", *argv], cwd=_REPOSITORY)
+
+
+def main(argv: list[str]) -> int:
+    """Runs a subcommand and returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m normact", description="Fused normalization kernels for GPUs and CPUs."
+    )
+    parser.add_argument("--version", action="version", version=normact.__version__)
+    parser.add_argument("command", choices=("info", "demo", "bench"), help="what to do")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="options of demo and bench")
+    args = parser.parse_args(argv)
+    if args.command == "info":
+        return info()
+    if args.command == "bench":
+        return bench(args.arguments)
+    from normact import demo
+
+    return demo.main(args.arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
