@@ -79,7 +79,7 @@ def test_readme_c_and_cmake(tmp_path):
     (tmp_path / "CMakeLists.txt").write_text(lists, encoding="utf-8")
     cmake = shutil.which("cmake", path=str(pathlib.Path(sys.executable).parent)) or shutil.which("cmake")
     assert cmake is not None, "cmake is needed: pip install cmake"
-    run(cmake, "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={normact.cmake_dir()}")
+    run(cmake, "-S", tmp_path, "-B", tmp_path / "build", f"-Dnormact_DIR={normact.cmake_dir()}")
     run(cmake, "--build", tmp_path / "build")
     output = run(tmp_path / "build" / "program")
     assert output.strip() == re.search(r"/\* ([\d. ]+) \*/", program)[1]
