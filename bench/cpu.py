@@ -16,8 +16,9 @@ from bench.cases import Case
 from bench.contest import admit, reason
 from bench.operands import WrongResultError, check, make_operands
 from bench.progress import Budget, finish, say
-from bench.timing import cpu_samples
+from bench.timing import CPU_SAMPLES, cpu_samples
 
+THREADED_SAMPLES = 11  # each waits for the other contestants' threads to sleep
 UNTHREADED = {"jax"}  # their thread pools cannot be resized in a running process: timed with all threads only
 
 
@@ -26,6 +27,8 @@ def run(options: argparse.Namespace, budget: Budget) -> int:
     facts.update(mode="cpu", rivals=options.rivals)
     recorder = records.Recorder(options.output, facts)
     say(f"{facts['device']}, {facts['cpus']} CPUs, load {facts['load']}, commit {facts['commit']}")
+    if os.getloadavg()[0] > 0.5 * float(str(facts["cpus"])):
+        say("this machine is busy: numbers of several threads and of long calls will mislead")
     torch.manual_seed(0)
     processors = int(str(facts["cpus"]))
     counts = sorted({processors if text == "all" else int(text) for text in options.threads.split(",")})
@@ -64,7 +67,7 @@ def measure(case: Case, rivals: Sequence[str], threads: int, processors: int) ->
             calls[name], notes[name] = admit(RIVALS[name], case, operands)
         except Exception as error:  # whatever goes wrong inside a rival is its result
             contestants[name] = {"missing": reason(error)}
-    samples = cpu_samples(calls, settle=threads > 1)
+    samples = cpu_samples(calls, samples=CPU_SAMPLES if threads == 1 else THREADED_SAMPLES, settle=threads > 1)
     contestants.update({name: records.entry(sample, **notes.get(name, {})) for name, sample in samples.items()})
     return {
         "case": case.name,

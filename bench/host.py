@@ -25,7 +25,6 @@ from bench.timing import cpu_samples
 
 GPU_SHAPES = [(128, 1024)]
 CPU_SHAPES = [(1, 16), (128, 128)]  # next to no arithmetic, and a little
-ROUNDS = 25
 
 Calls = dict[str, Callable[[], object]]
 
@@ -64,7 +63,7 @@ def measure(case: Case, device: str, rivals: list[str]) -> dict:
             calls[name], _ = admit(RIVALS[name], case, o)
         except Exception as error:  # whatever goes wrong inside a rival is its result
             contestants[name] = {"missing": reason(error)}
-    samples = cpu_samples(calls, rounds=ROUNDS, sync=torch.cuda.synchronize if device == "cuda" else None)
+    samples = cpu_samples(calls, sync=torch.cuda.synchronize if device == "cuda" else None)
     contestants.update({name: records.entry(sample) for name, sample in samples.items()})
     return {"case": case.name, "device": device, "contestants": contestants}
 

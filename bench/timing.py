@@ -110,35 +110,34 @@ def warm_up_gpu(seconds: float = 0.3) -> None:
 
 # ---- CPU ------------------------------------------------------------------------------------------------------------
 
-CPU_ROUNDS = 11
-CPU_SAMPLE_SECONDS = 2e-3
+CPU_SAMPLES = 31
+CPU_SAMPLE_SECONDS = 3e-4  # shorter than a time slice, so that on a busy machine most samples are undisturbed
 SETTLE_SECONDS = 0.01  # libgomp's idle workers spin for up to so long before they sleep
 QUEUE_DEPTH = 200  # calls of a loop on a GPU; the driver blocks the caller once about a thousand launches wait
 
 
 def cpu_samples(
-    calls: Mapping[str, Call], *, rounds: int = CPU_ROUNDS, settle: bool = False, sync: Call | None = None
+    calls: Mapping[str, Call], *, samples: int = CPU_SAMPLES, settle: bool = False, sync: Call | None = None
 ) -> dict[str, Sample]:
     """Wall time a call of each contestant, taking turns; a sample is a loop of at least CPU_SAMPLE_SECONDS.
 
-    settle: wait before each sample until the last contestant's threads have stopped spinning, then warm up again.
+    Before each sample the call runs untimed, so that its data are where the last contestant's were.
+    settle: wait before that until the last contestant's threads have stopped spinning.
     sync: for asynchronous calls, of which the host's time is wanted: runs after each loop, outside of the time.
     """
     loops = {}
     for name, call in calls.items():
         once = min(_loop(call, 1, sync) for _ in range(5))
-        loops[name] = max(1, math.ceil(CPU_SAMPLE_SECONDS / once))
-        if sync:
-            loops[name] = min(loops[name], QUEUE_DEPTH)
+        loops[name] = min(max(1, math.ceil(CPU_SAMPLE_SECONDS / once)), QUEUE_DEPTH if sync else 1 << 30)
     times: dict[str, list[float]] = {name: [] for name in calls}
     collecting = gc.isenabled()
     gc.disable()
     try:
-        for _ in range(rounds):
+        for _ in range(samples):
             for name, call in calls.items():
                 if settle:
                     time.sleep(SETTLE_SECONDS)
-                    _loop(call, max(1, loops[name] // 4), sync)
+                _loop(call, 1 + loops[name] // 8, sync)
                 times[name].append(_loop(call, loops[name], sync) * 1e6 / loops[name])
     finally:
         if collecting:
