@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.cases import DIRECTIONS, LARGE, OPS, Case
 
 Record = dict
-Points = dict[str, list[tuple[float, float]]]  # of one panel, by contestant
+Points = dict[str, list[tuple[float, float, bool]]]  # of one panel, by contestant: x, y, odd number of columns
 
 COLORS = {"normact": "#d1495b", "torch": "#6c757d", "compile": "#2a6f97", "jax": "#8d5a97", "onednn": "#588157"}
 COLORS |= {"liger": "#e09f3e", "quack": "#2b9348", "apex": "#9c6644"}
@@ -58,7 +58,7 @@ def points(records: Iterable[Record], x_of: Callable[[Case], float]) -> Points:
                 continue
             else:
                 y = values["us"] / contestants["normact-fresh"]["us"]
-            found.setdefault(name, []).append((x_of(case), y))
+            found.setdefault(name, []).append((x_of(case), y, case.band == "odd"))
     return {name: sorted(values) for name, values in found.items()}
 
 
@@ -74,21 +74,23 @@ def _figure(records: Sequence[Record], path: Path, title: str, x_of: Callable[[C
 
     ops = [op for op in OPS if any(_case(r).op == op for r in records)]
     directions = [d for d in DIRECTIONS if any(_case(r).direction == d for r in records)]
+    on_gpu = records[0]["record"] == "gpu"
     size = (1.0 + 3.6 * len(ops), 1.1 + 2.3 * len(directions))
-    figure, panels = pyplot.subplots(len(directions), len(ops), figsize=size, squeeze=False, sharex=True, sharey="row")
+    figure, panels = pyplot.subplots(len(directions), len(ops), figsize=size, squeeze=False, sharex=True, sharey=True)
     for row, direction in enumerate(directions):
         for column, op in enumerate(ops):
             panel = panels[row][column]
             chosen = [r for r in records if _case(r).op == op and _case(r).direction == direction]
             _panel(panel, points(chosen, x_of))
+            _scale_y(panel, on_gpu)
             panel.set_title(f"{op} {direction}", fontsize=9)
             if row == len(directions) - 1:
-                panel.set_xlabel("columns" if x_of is _columns else "MiB of a tensor")
-        panels[row][0].set_ylabel("R" if records[0]["record"] == "gpu" else "rival's time / ours")
+                panel.set_xlabel("columns (x: odd)" if x_of is _columns else "MiB of a tensor (x: odd columns)")
+        panels[row][0].set_ylabel("R" if on_gpu else "rival's time / ours")
     lines = [line for panel in panels.flat for line in panel.get_lines() if line.get_label() in COLORS]
     handles = {line.get_label(): line for line in lines}
     figure.suptitle(title, fontsize=10)
-    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=len(handles), frameon=False)
+    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=max(1, len(handles)), frameon=False)
     figure.tight_layout(rect=(0, 0.06, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
@@ -97,12 +99,25 @@ def _figure(records: Sequence[Record], path: Path, title: str, x_of: Callable[[C
 
 
 def _panel(panel, found: Points) -> None:
+    """A line through the even column counts, crosses for the odd ones."""
     panel.set_xscale("log", base=2)
     panel.axhline(1.0, color="black", linewidth=0.6, linestyle=":")
     for name, values in sorted(found.items(), key=lambda item: item[0] == "normact"):  # ours on top
-        x, y = zip(*values, strict=True)
-        width = 1.8 if name == "normact" else 1.0
-        panel.plot(x, y, marker=".", markersize=4, linewidth=width, color=COLORS.get(name), label=name)
-    panel.set_ylim(bottom=0.0)
+        color, width = COLORS.get(name), 1.8 if name == "normact" else 1.0
+        even = [(x, y) for x, y, odd in values if not odd]
+        crosses = [(x, y) for x, y, odd in values if odd]
+        panel.plot(*zip(*even, strict=True), ".-", markersize=4, linewidth=width, color=color, label=name)
+        panel.plot(*zip(*crosses, strict=True), "x", markersize=4, color=color)
     panel.grid(alpha=0.25, linewidth=0.5)
     panel.spines[["top", "right"]].set_visible(False)
+
+
+def _scale_y(panel, on_gpu: bool) -> None:
+    """R from zero; ratios on a scale where twice as fast and twice as slow are equally far from 1."""
+    from matplotlib import ticker
+
+    if on_gpu:
+        panel.set_ylim(bottom=0.0)
+        return
+    panel.set_yscale("log", base=2)
+    panel.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
