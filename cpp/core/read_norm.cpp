@@ -50,8 +50,6 @@ Status check_mean(const RowProblem& problem, const normact_tensor* mean) {
   return invalid("mean is given; expected NULL, as rms_norm has no mean");
 }
 
-constexpr uint32_t bit(int index) { return uint32_t{1} << index; }
-
 }  // namespace
 
 Status read_norm_forward(const normact_norm_desc* desc, const normact_norm_forward_args* given, Purpose purpose,
@@ -68,7 +66,7 @@ Status read_norm_forward(const normact_norm_desc* desc, const normact_norm_forwa
   NORMACT_TRY(check_weight_offset(*problem, args.weight));
   NORMACT_TRY(check_mean(*problem, args.mean));
 
-  enum { kX, kResidual };
+  enum : uint64_t { kX, kResidual };  // places in the table
   RowForward& p = *problem;
   const RowArgument table[] = {
       {"x", args.x, Role::element, false, 0, &p.x},
@@ -80,7 +78,7 @@ Status read_norm_forward(const normact_norm_desc* desc, const normact_norm_forwa
       {"mean", args.mean, Role::statistic, true, 0, &p.mean},
       {"rstd", args.rstd, Role::statistic, true, 0, &p.rstd},
   };
-  return read_row_arguments(table, kX, what.num_axes, what.axes, purpose, problem, device);
+  return read_row_arguments(table, what.num_axes, what.axes, purpose, problem, device);
 }
 
 Status read_norm_backward(const normact_norm_desc* desc, const normact_norm_backward_args* given, Purpose purpose,
@@ -98,20 +96,20 @@ Status read_norm_backward(const normact_norm_desc* desc, const normact_norm_back
   NORMACT_TRY(check_weight_offset(*problem, args.weight));
   NORMACT_TRY(check_mean(*problem, args.mean));
 
-  enum { kDy, kX, kWeight, kMean, kRstd, kDresidual };
+  enum : uint64_t { kX, kDy, kDresidual };  // places in the table
   RowBackward& p = *problem;
   const RowArgument table[] = {
-      {"dy", args.dy, Role::element, false, 0, &p.dy},
       {"x", args.x, Role::element, false, 0, &p.x},
+      {"dy", args.dy, Role::element, false, 0, &p.dy},
+      {"dresidual", args.dresidual, Role::element, false, 0, &p.dresidual},
       {"weight", args.weight, Role::parameter, false, 0, &p.weight},
       {"mean", args.mean, Role::statistic, false, 0, &p.mean},
       {"rstd", args.rstd, Role::statistic, false, 0, &p.rstd},
-      {"dresidual", args.dresidual, Role::element, false, 0, &p.dresidual},
       {"dx", args.dx, Role::element, true, bit(kDy) | bit(kX) | bit(kDresidual), &p.dx},
       {"dweight", args.dweight, Role::parameter, true, 0, &p.dweight},
       {"dbias", args.dbias, Role::parameter, true, 0, &p.dbias},
   };
-  return read_row_arguments(table, kX, what.num_axes, what.axes, purpose, problem, device);
+  return read_row_arguments(table, what.num_axes, what.axes, purpose, problem, device);
 }
 
 }  // namespace normact

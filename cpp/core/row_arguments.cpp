@@ -38,7 +38,7 @@ Status check_dtype(const RowArgument& argument, const Array& array, const Array&
 int expected_shape(Role role, const Array& x, uint64_t axes, int64_t* shape) {
   int count = 0;
   for (int d = 0; d < x.ndim; ++d) {
-    const bool normalised = (axes >> d & 1) != 0;
+    const bool normalised = contains(axes, static_cast<uint64_t>(d));
     if (normalised ? has_cols(role) : has_rows(role)) shape[count++] = x.shape[d];
   }
   return count;
@@ -71,7 +71,7 @@ bool align(const Array& x, uint64_t axes, Aligned* aligned) {
   int own = array.ndim;
   int64_t contiguous = 1;
   for (int d = x.ndim - 1; d >= 0; --d) {
-    const bool normalised = (axes >> d & 1) != 0;
+    const bool normalised = contains(axes, static_cast<uint64_t>(d));
     if (!(normalised ? in_cols : in_rows)) {
       aligned->stride[d] = 0;
       continue;
@@ -85,7 +85,7 @@ bool align(const Array& x, uint64_t axes, Aligned* aligned) {
 
 // One of the two index spaces of the geometry, and where its strides lie in an operand.
 struct Space {
-  uint64_t dims;  // of x, as bits
+  uint64_t dims;  // of x, as a set
   int64_t* size;
   int* ndim;
   int64_t* shape;
@@ -98,7 +98,7 @@ bool merge_dims(const Array& x, std::span<const Aligned> all, const Space& space
   int64_t size = 1;
   for (int d = 0; d < x.ndim; ++d) {
     const int64_t n = x.shape[d];
-    if ((space.dims >> d & 1) == 0 || n == 1) continue;
+    if (!contains(space.dims, static_cast<uint64_t>(d)) || n == 1) continue;
     size *= n;
     bool merges = count > 0;
     for (size_t i = 0; merges && i < all.size(); ++i) {
@@ -180,7 +180,7 @@ Status check_overlaps(std::span<const Aligned> all, const RowArgument* table, co
     for (size_t j = 0; j < all.size(); ++j) {
       const RowArgument& other = *all[j].argument;
       if (i == j || all[j].array.size == 0 || ranges_are_apart(all[i].array, all[j].array)) continue;
-      const bool allowed = (output.may_be >> (&other - table) & 1) != 0;
+      const bool allowed = contains(output.may_be, static_cast<uint64_t>(&other - table));
       if (allowed && same_tensor(*output.operand, *other.operand)) continue;
       if (!overlap(footprint, footprint_of(all[j], geometry))) continue;
       return invalid(output.name, " overlaps ", other.name, allowed ? " without being the same tensor" : "",
@@ -192,21 +192,20 @@ Status check_overlaps(std::span<const Aligned> all, const RowArgument* table, co
 
 }  // namespace
 
-Status read_axes(const Array& x, int32_t num_axes, const int64_t* axes, uint64_t* mask) {
+Status read_axes(const Array& x, int32_t num_axes, const int64_t* axes, uint64_t* set) {
   if (num_axes < 1) return invalid("desc->num_axes is ", num_axes, "; expected at least 1");
   if (axes == nullptr) return invalid("desc->axes is NULL; expected ", num_axes, " axes");
-  *mask = 0;
+  *set = 0;
   int64_t lowest = x.ndim;
   for (int32_t i = 0; i < num_axes; ++i) {
     const int64_t axis = axes[i] < 0 ? axes[i] + x.ndim : axes[i];
     if (axis < 0 || axis >= x.ndim) [[unlikely]] {
       return invalid("desc->axes[", i, "] is ", axes[i], "; expected an axis of x, which has ", x.ndim, " dimensions");
     }
-    const uint64_t bit = uint64_t{1} << axis;
-    if ((*mask & bit) != 0) [[unlikely]] {
+    if (contains(*set, static_cast<uint64_t>(axis))) [[unlikely]] {
       return invalid("desc->axes[", i, "] is ", axes[i], ", an axis that is already given; expected distinct axes");
     }
-    *mask |= bit;
+    *set |= bit(static_cast<uint64_t>(axis));
     lowest = std::min(lowest, axis);
   }
   if (num_axes != x.ndim - lowest) [[unlikely]] {
@@ -216,33 +215,32 @@ Status read_axes(const Array& x, int32_t num_axes, const int64_t* axes, uint64_t
   return {};
 }
 
-Status read_row_arguments(std::span<const RowArgument> arguments, size_t x_index, int32_t num_axes, const int64_t* axes,
+Status read_row_arguments(std::span<const RowArgument> arguments, int32_t num_axes, const int64_t* axes,
                           Purpose purpose, RowProblem* problem, Device* device) {
   Aligned storage[kMaxArguments];
   size_t count = 0;
-  const Array* x = nullptr;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].tensor == nullptr) continue;
+  for (const RowArgument& argument : arguments) {
+    if (argument.tensor == nullptr) continue;
     Aligned& aligned = storage[count++];
-    aligned.argument = &arguments[i];
-    NORMACT_TRY(read_array(*arguments[i].tensor, arguments[i].name, purpose, &aligned.array));
-    if (i == x_index) x = &aligned.array;
+    aligned.argument = &argument;
+    NORMACT_TRY(read_array(*argument.tensor, argument.name, purpose, &aligned.array));
   }
-  uint64_t mask;
-  NORMACT_TRY(read_axes(*x, num_axes, axes, &mask));
   const std::span<Aligned> all(storage, count);
+  const Array& x = storage[0].array;
+  uint64_t normalised;
+  NORMACT_TRY(read_axes(x, num_axes, axes, &normalised));
   for (Aligned& aligned : all) {
     const RowArgument& argument = *aligned.argument;
-    NORMACT_TRY(check_device(argument, aligned.array, *x));
-    NORMACT_TRY(check_dtype(argument, aligned.array, *x));
-    if (!align(*x, mask, &aligned)) [[unlikely]]
-      return wrong_shape(argument, aligned.array, *x, mask);
+    NORMACT_TRY(check_device(argument, aligned.array, x));
+    NORMACT_TRY(check_dtype(argument, aligned.array, x));
+    if (!align(x, normalised, &aligned)) [[unlikely]]
+      return wrong_shape(argument, aligned.array, x, normalised);
     argument.operand->data = aligned.array.data;
     argument.operand->dtype = aligned.array.dtype;
   }
-  problem->dtype = x->dtype;
-  *device = x->device;
-  NORMACT_TRY(merge_geometry(*x, mask, all, problem));
+  problem->dtype = x.dtype;
+  *device = x.device;
+  NORMACT_TRY(merge_geometry(x, normalised, all, problem));
   if (purpose == Purpose::query) return {};
   return check_overlaps(all, arguments.data(), problem->geometry);
 }

@@ -11,6 +11,10 @@
 
 namespace normact {
 
+/// Sets of small numbers: axes, arguments.
+constexpr uint64_t bit(uint64_t member) { return uint64_t{1} << member; }
+constexpr bool contains(uint64_t set, uint64_t member) { return (set & bit(member)) != 0; }
+
 /// Decides shape and dtype.
 enum class Role : uint8_t {
   element,    // x's shape and dtype
@@ -24,16 +28,16 @@ struct RowArgument {
   const normact_tensor* tensor;  // null: absent
   Role role;
   bool output;
-  uint32_t may_be;   // for outputs: bit i says that it may be the very same tensor as argument i
+  uint64_t may_be;   // for outputs: the set of arguments that it may be the very same tensor as
   Operand* operand;  // filled; data stays null when absent
 };
 
-/// The normalised axes of x as bits, from the caller's list: each in range, none twice, together trailing.
-Status read_axes(const Array& x, int32_t num_axes, const int64_t* axes, uint64_t* mask);
+/// The normalised axes of x as a set, from the caller's list: each in range, none twice, together trailing.
+Status read_axes(const Array& x, int32_t num_axes, const int64_t* axes, uint64_t* set);
 
-/// Fills the problem's geometry, dtype, contiguous and all operands, and tells the device. arguments[x_index] is x and
+/// Fills the problem's geometry, dtype, contiguous and all operands, and tells the device. The first argument is x and
 /// is present. The problem may turn out empty (rows or cols 0).
-Status read_row_arguments(std::span<const RowArgument> arguments, size_t x_index, int32_t num_axes, const int64_t* axes,
+Status read_row_arguments(std::span<const RowArgument> arguments, int32_t num_axes, const int64_t* axes,
                           Purpose purpose, RowProblem* problem, Device* device);
 
 }  // namespace normact

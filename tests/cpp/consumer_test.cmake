@@ -2,7 +2,7 @@
 #
 # Builds and runs an example against an installed normact:
 #   cmake -D EXAMPLE=examples/c -D WORK_DIR=build/consumer (-D BUILD_DIR=build | -D PREFIX=<prefix>) -P consumer_test.cmake
-# With BUILD_DIR that build is installed first. PREFIX may be a wheel's package folder (normact.cmake_dir() is below it).
+# With BUILD_DIR that build is installed first. PREFIX may be a wheel's package folder, site-packages/normact.
 # FLAGS go to the compiler: a program must have the sanitizers of the library it loads.
 cmake_minimum_required(VERSION 3.25)
 
