@@ -27,7 +27,7 @@ PYTHON_HEADER = re.compile(r"^[<\"](Python\.h|nanobind/|pybind11/|numpy/)")
 FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow", "cupy", "ml_dtypes"}
 # What is imported on request only may import frameworks at its top; these others only inside functions.
 ON_REQUEST = re.compile(r"^(torch|jax|tensorflow|demo/(?!__init__)\w+)\.py$")
-LAZY = re.compile(r"^(_?arrays|demo/__init__)\.py$")
+LAZY = re.compile(r"^(arrays|quick_bench|demo/__init__)\.py$")
 
 
 def check_cxx(path: Path) -> list[str]:
@@ -51,15 +51,19 @@ def framework_imports(tree: ast.Module) -> list[tuple[int, str, bool]]:
     """(line, framework, whether it runs when the module is imported)."""
     found: list[tuple[int, str, bool]] = []
 
+    def note(node: ast.Import | ast.ImportFrom, names: list[str], at_import: bool) -> None:
+        tops = [name.split(".")[0] for name in names]
+        found.extend((node.lineno, top, at_import) for top in tops if top in FRAMEWORKS)
+
     def visit(node: ast.AST, at_import: bool) -> None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             at_import = False
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             return
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.Import):
+            note(node, [alias.name for alias in node.names], at_import)
         if isinstance(node, ast.ImportFrom) and not node.level:
-            names = [node.module or ""]
-        found.extend((node.lineno, top, at_import) for name in names if (top := name.split(".")[0]) in FRAMEWORKS)
+            note(node, [node.module or ""], at_import)
         for child in ast.iter_child_nodes(node):
             visit(child, at_import)
 

@@ -48,10 +48,13 @@ def python_functions(text: str) -> list[tuple[str, int, int]]:
     found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            docstring = node.body[0] if ast.get_docstring(node, clean=False) is not None else None
-            comment = docstring.end_lineno - docstring.lineno + 1 if docstring is not None else 0
-            found.append((node.name, node.lineno, node.end_lineno - node.lineno + 1 - comment))
+            comment = lines_of(node.body[0]) if ast.get_docstring(node, clean=False) is not None else 0
+            found.append((node.name, node.lineno, lines_of(node) - comment))
     return found
+
+
+def lines_of(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
 def check_file(path: Path) -> list[str]:

@@ -177,10 +177,9 @@ def test_streams(device: Device, kind: str, explicit: bool) -> None:
         for name, tensor in vars(target).items():
             if tensor is not None:
                 tensor.copy_(getattr(source, name), non_blocking=True)
-        if not explicit:
-            output, grads = forward(problem, target, return_stats=True), backward(problem, target)
-    if explicit:
-        options = {"stream": stream.cuda_stream}
+    # Another stream than the current one only if the call says so.
+    with torch.cuda.stream(None if explicit else stream):
+        options = {"stream": stream.cuda_stream} if explicit else {}
         output, grads = forward(problem, target, return_stats=True, **options), backward(problem, target, **options)
     assert not stream.query(), "the call waited for the GPU"
     stream.synchronize()
