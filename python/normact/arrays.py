@@ -229,9 +229,10 @@ def stream_handle(stream: Any) -> int:
     """The CUDA stream handle of an int or of any library's stream object."""
     if isinstance(stream, int):
         return stream
-    if hasattr(stream, "__cuda_stream__"):
-        protocol: Any = stream.__cuda_stream__
-        return int((protocol() if callable(protocol) else protocol)[1])
+    protocol: Any = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        version_and_handle: Any = protocol() if callable(protocol) else protocol
+        return int(version_and_handle[1])
     for attribute in ("cuda_stream", "ptr"):  # PyTorch, CuPy
         if hasattr(stream, attribute):
             return int(getattr(stream, attribute))
