@@ -14,6 +14,7 @@ from bench.cases import Case
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 ROUNDOFF = {"fp64": 2.0**-53, "fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}  # of one rounding to nearest
+STATISTICS = ("mean", "rstd")
 CHUNK = 1 << 24  # elements taken to float64 at a time
 
 Outputs = dict[str, Any]  # tensors (of torch, or through DLPack) of one call: y, residual, dx, dweight, dbias
@@ -43,7 +44,10 @@ class Operands:
 
     def poison(self) -> None:
         """Fills the outputs with NaN, so that what a call leaves unwritten shows."""
-        for output in (self.y, self.residual_out, self.dx, self.dweight, self.dbias):
+        outputs = [self.y, self.residual_out, self.dx, self.dweight, self.dbias]
+        if self.dy is None:  # a forward's statistics are outputs too
+            outputs += [self.mean, self.rstd]
+        for output in outputs:
             if output is not None:
                 output.fill_(torch.nan)
 
@@ -64,24 +68,29 @@ def make_operands(case: Case, device: str) -> Operands:
         if case.residual:
             operands.residual, operands.residual_out = normal(), torch.empty_like(x)
         return operands
-    for rows, mean, rstd in _statistics(case, x):
-        operands.rstd[rows] = rstd.flatten().to(operands.rstd.dtype)
+    for rows in _row_slices(case):
+        mean, rstd = _statistics(case, x[rows])
+        operands.rstd[rows] = rstd
         if operands.mean is not None:
-            operands.mean[rows] = mean.flatten().to(operands.mean.dtype)
+            operands.mean[rows] = mean
     operands.dy, operands.dx, operands.dweight = normal(), torch.empty_like(x), torch.empty_like(weight)
     operands.dbias = torch.empty_like(weight) if case.bias else None
     operands.dresidual = normal() if case.residual else None
     return operands
 
 
-def _statistics(case: Case, x: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
-    """Row slices with their mean and 1 / sqrt(variance + eps) in float64."""
+def _row_slices(case: Case) -> Iterator[slice]:
+    """Slices of rows that hold so few elements that float64 copies of them cost little memory."""
     step = max(1, CHUNK // case.cols)
     for start in range(0, case.rows, step):
-        rows = slice(start, min(start + step, case.rows))
-        x64 = x[rows].double()
-        mean = x64.mean(1, keepdim=True) if case.kind == "layer_norm" else torch.zeros_like(x64[:, :1])
-        yield rows, mean, ((x64 - mean).square().mean(1, keepdim=True) + case.eps).rsqrt()
+        yield slice(start, min(start + step, case.rows))
+
+
+def _statistics(case: Case, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean (0 for rms_norm) and 1 / sqrt(variance + eps) of every row, in float64."""
+    x64 = x.double()
+    mean = x64.mean(1) if case.kind == "layer_norm" else x64.new_zeros(len(x64))
+    return mean, ((x64 - mean[:, None]).square().mean(1) + case.eps).rsqrt()
 
 
 def check(case: Case, operands: Operands, outputs: Outputs, *, slack: float = 1.0) -> None:
@@ -89,44 +98,47 @@ def check(case: Case, operands: Operands, outputs: Outputs, *, slack: float = 1.
 
     An output may be off by its own rounding and by the few fp32 roundings before it (1.0). A rival that rounds
     intermediate results to the tensor's type is given `slack` times a rounding of a value of magnitude 1 as well.
+    Statistics are checked where they are among the outputs.
     """
     for name, rows, expected, terms in _expectations(case, operands):
-        got = torch.from_dlpack(outputs[name])
-        got = got if rows is None else got[rows]
-        roundoff = ROUNDOFF[case.dtype]
+        if name in STATISTICS and outputs.get(name) is None:
+            continue
+        output = outputs[name]
+        got = (output if torch.is_tensor(output) else torch.from_dlpack(output))[rows]
+        roundoff = 2.0**-24 if name in STATISTICS and case.dtype != "fp64" else ROUNDOFF[case.dtype]
         loose = 0.0 if slack == 1.0 else slack * roundoff * max(1.0, terms**0.5)
-        arithmetic = 0.0 if case.dtype == "fp64" else 2.0**-24
-        allowed = slack * 1.01 * roundoff * expected.abs() + 32 * terms * max(arithmetic, 2.0**-53) + loose
+        arithmetic = ROUNDOFF["fp64" if case.dtype == "fp64" else "fp32"]
+        allowed = slack * 1.01 * roundoff * expected.abs() + 32 * terms * arithmetic + loose
         error = (got.double() - expected).abs()
         wrong = ~(error <= allowed)  # also true for NaN
         if wrong.any():
             worst = int(torch.where(wrong, error.nan_to_num(torch.inf) - allowed, -torch.inf).argmax())
-            at = divmod(worst, case.cols)
+            at = divmod(worst, case.cols) if got.ndim == 2 else worst
             raise WrongResultError(
-                f"{case.name}: {name}{at if rows is not None else [worst]} of rows {rows} is {got.flatten()[worst]}, "
+                f"{case.name}: {name}[{at}] of {rows} is {got.flatten()[worst]}, "
                 f"expected {expected.flatten()[worst]}; {int(wrong.sum())} elements are wrong"
             )
 
 
-def _expectations(case: Case, operands: Operands) -> Iterator[tuple[str, slice | None, torch.Tensor, float]]:
-    """(output, rows or None for all, float64 value, how many terms of magnitude 1 were added up for an element)."""
+def _expectations(case: Case, operands: Operands) -> Iterator[tuple[str, slice, torch.Tensor, float]]:
+    """(output, slice of it, float64 value, how many terms of magnitude 1 were added up for an element)."""
     shape, parameters = (case.cols,), [operands.weight.double().requires_grad_()]
     if operands.bias is not None:
         parameters.append(operands.bias.double().requires_grad_())
-    x = operands.x
-    if operands.residual is not None:
-        x = operands.x + operands.residual  # rounded to the tensor's type, as the contract says
-        yield "residual", slice(None), x.double(), 1.0
     sums = [torch.zeros_like(parameter) for parameter in parameters]
     norm = functional.layer_norm if case.kind == "layer_norm" else functional.rms_norm
-    step = max(1, CHUNK // case.cols)
-    for start in range(0, case.rows, step):
-        rows = slice(start, min(start + step, case.rows))
-        x64 = x[rows].double().requires_grad_()
+    for rows in _row_slices(case):
+        x = operands.x[rows]
+        if operands.residual is not None:
+            x = x + operands.residual[rows]  # rounded to the tensor's type, as the contract says
+            yield "residual", rows, x.double(), 1.0
+        x64 = x.double().requires_grad_()
         with torch.enable_grad():
             y64 = norm(x64, shape, *parameters, eps=case.eps)
         if case.direction == "forward":
             yield "y", rows, y64.detach(), 4.0
+            for name, value in zip(STATISTICS, _statistics(case, x), strict=True):
+                yield name, rows, value, 1.0
             continue
         dx, *gradients = torch.autograd.grad(y64, [x64, *parameters], operands.dy[rows].double())
         if operands.dresidual is not None:
@@ -136,4 +148,4 @@ def _expectations(case: Case, operands: Operands) -> Iterator[tuple[str, slice |
             total += gradient
     if case.direction == "backward":
         for name, total in zip(("dweight", "dbias"), sums, strict=False):
-            yield name, None, total, case.rows / 4
+            yield name, slice(None), total, case.rows / 4

@@ -42,7 +42,7 @@ def training(case: Case) -> dict[str, object]:
 def preallocated(case: Case, o: Operands) -> Run:
     """Nothing but the workspace is allocated; statistics are written too."""
     write = call(case, o, out=outputs_of(case, o), **training(case))
-    forward = {"y": o.y, "residual": o.residual_out}
+    forward = {"y": o.y, "residual": o.residual_out, "mean": o.mean, "rstd": o.rstd}
     named = forward if case.direction == "forward" else {"dx": o.dx, "dweight": o.dweight, "dbias": o.dbias}
 
     def run() -> Outputs:
