@@ -63,18 +63,41 @@ def test_demo_whole_run(tmp_path):
         assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-@needs_model
-@pytest.mark.parametrize("broken", ["layer_norm", "layer_norm_backward"])
-def test_demo_fails_when_a_kernel_is_wrong(monkeypatch, capsys, tmp_path, broken):
-    right = getattr(normact, broken)
-
+def one_percent_off(function):
     def wrong(*args, **kwargs):
-        out = right(*args, **kwargs)
+        out = function(*args, **kwargs)
         return out._replace(**{out._fields[0]: out[0] * 1.01})
 
-    monkeypatch.setattr(normact, broken, wrong)
-    assert demo.main(["--device", "cpu", "--steps", "4", "--plot", str(tmp_path / "losses.png")]) == 1
+    return wrong
+
+
+@needs_model
+def test_demo_sees_a_wrong_forward(encoders, monkeypatch, capsys):
+    from normact.demo import run
+
+    assert run.show_agreement(encoders, "cpu")
+    monkeypatch.setattr(normact, "layer_norm", one_percent_off(normact.layer_norm))
+    assert not run.show_agreement(encoders, "cpu")
     assert "FAIL" in capsys.readouterr().out
+
+
+@needs_model
+def test_demo_sees_a_wrong_backward(monkeypatch, capsys, tmp_path):
+    from normact.demo import model, run
+
+    monkeypatch.setattr(normact, "layer_norm_backward", one_percent_off(normact.layer_norm_backward))
+    assert not run.show_training(model.load("cpu"), "cpu", 3, str(tmp_path / "losses.png"))
+    assert "FAIL" in capsys.readouterr().out
+
+
+@needs_model
+@pytest.mark.parametrize("part", ["show_agreement", "show_training"])
+def test_demo_exit_status(monkeypatch, part):
+    from normact.demo import run
+
+    for name in ("show_agreement", "show_search", "show_time", "show_training"):
+        monkeypatch.setattr(run, name, lambda *args, passed=name != part: passed)
+    assert demo.main(["--device", "cpu"]) == 1
 
 
 @needs_model

@@ -13,7 +13,8 @@ import pytest
 
 import normact
 
-README = (pathlib.Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = pathlib.Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 # What a block's y must be, in NumPy and in float64, from the names that the block leaves behind.
 CHECK = """
@@ -86,6 +87,12 @@ def test_readme_c_and_cmake(tmp_path):
     assert output.split() == ["1.4606", "1.4142"]  # 4 / sqrt(7.5) and 1 / sqrt(0.5)
 
 
-def test_readme_names_existing_files():
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
-        assert (pathlib.Path(__file__).parents[2] / target).exists(), target
+@pytest.mark.parametrize("document", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_documents_name_existing_files(document):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        assert (ROOT / target).exists(), f"{document} links to {target}"
+    named = re.findall(r"`((?:\w+/)+\w+\.(?:h|cuh|cpp|cu|py|md))`", text)
+    for target in named:
+        places = [ROOT / base / target for base in ("", "cpp", "python")]
+        assert any(place.exists() for place in places), f"{document} names {target}"
