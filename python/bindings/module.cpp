@@ -6,6 +6,7 @@
 #include "bindings/buffer.h"
 #include "bindings/error.h"
 #include "bindings/norm.h"
+#include "bindings/tensor_arg.h"
 #include "normact/normact.h"
 
 namespace nb = nanobind;
@@ -16,6 +17,23 @@ const char* framework_of(nb::handle object, const char* function, const char* na
   const normact::python::ArrayType& type = normact::python::array_type_of(object.ptr());
   normact::python::check_type(object.ptr(), type, name, function);
   return normact::python::name_of(type.framework);
+}
+
+// (address, device type, device id, dtype code, bits, shape, strides): what the library is told of an array.
+nb::tuple describe(nb::handle object) {
+  using namespace normact::python;
+  Call call{"describe", StreamChoice("describe", Py_None)};
+  TensorArg argument;
+  argument.read(object, "x", Access::read, call);
+  const normact_tensor& tensor = *argument.get();
+  nb::list shape, strides;
+  for (int d = 0; d < tensor.ndim; ++d) {
+    shape.append(tensor.shape[d]);
+    if (tensor.strides != nullptr) strides.append(tensor.strides[d]);
+  }
+  return nb::make_tuple(reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset, tensor.device_type,
+                        tensor.device_id, tensor.dtype_code, tensor.dtype_bits, nb::tuple(shape),
+                        tensor.strides == nullptr ? nb::object(nb::none()) : nb::object(nb::tuple(strides)));
 }
 
 const char* build_info(const char* name) { return normact_build_info(name); }
@@ -33,6 +51,10 @@ NB_MODULE(_core, module) {
   normact::python::bind_buffer(module);
   module.def("framework_of", &framework_of, nb::sig("def framework_of(x: object, function: str, name: str, /) -> str"),
              "The framework of an array: numpy, torch, jax, tensorflow, cupy or other. TypeError if x is no array.");
+  module.def("describe", &describe,
+             nb::sig("def describe(x: object, /) -> tuple[int, int, int, int, int, tuple[int, ...], tuple[int, ...] | "
+                     "None]"),
+             "What the library is told of an array: address, device type and id, dtype code and bits, shape, strides.");
   module.def("build_info", &build_info, nb::sig("def build_info(name: str, /) -> str | None"));
   module.def("set_num_threads", &set_num_threads, nb::sig("def set_num_threads(count: int, /) -> None"));
   module.def("get_num_threads", &normact_get_num_threads, nb::sig("def get_num_threads() -> int"));

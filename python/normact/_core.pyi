@@ -20,6 +20,11 @@ def framework_of(x: object, function: str, name: str, /) -> str:
     The framework of an array: numpy, torch, jax, tensorflow, cupy or other. TypeError if x is no array.
     """
 
+def describe(x: object, /) -> tuple[int, int, int, int, int, tuple[int, ...], tuple[int, ...] | None]:
+    """
+    What the library is told of an array: address, device type and id, dtype code and bits, shape, strides.
+    """
+
 def build_info(name: str, /) -> str | None: ...
 
 def set_num_threads(count: int, /) -> None: ...

@@ -150,8 +150,8 @@ def show_training(encoders: model.Encoders, device: str, steps: int, plot: str) 
     write(f"  Median step: {NAMES[0]} {_duration(medians[0])}, {NAMES[1]} {_duration(medians[1])}.")
     differences = [abs(a - b) / a for a, b in zip(*losses, strict=True)]
     passed = all(difference <= MAX_LOSS_DIFFERENCE for difference in differences)  # a NaN fails
-    found = f"largest relative difference of the losses {max(differences):.1e}"
-    verdict(passed, f"{found} (allowed: {MAX_LOSS_DIFFERENCE})")
+    largest = f"largest relative difference of the losses {max(differences):.1e}"
+    verdict(passed, f"{largest} (allowed: {MAX_LOSS_DIFFERENCE})")
     if importlib.util.find_spec("matplotlib") is not None:
         save_plot(losses, plot)
         write(f"  Curves saved to {plot}")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -70,15 +71,19 @@ class Progress:
 
 
 def chart(first: Sequence[float], second: Sequence[float], names: tuple[str, str], height: int = 10) -> list[str]:
-    """Two curves over the same steps as lines of text; a point where both fall together has its own mark."""
+    """Two curves over the same steps as lines of text; a point where both fall together has its own mark.
+
+    What is not finite is drawn at the top.
+    """
     marks = ("1", "2", "*") if _ascii_only() else ("△", "▽", "●")
     width = min(len(first), WIDTH - 12)
     columns = [round(i * (len(first) - 1) / max(width - 1, 1)) for i in range(width)]
-    low, high = 0.0, max(*first, *second)
+    low, high = 0.0, max((value for value in (*first, *second) if math.isfinite(value)), default=1.0)
     grid = [[" "] * width for _ in range(height)]
 
     def row(value: float) -> int:
-        return height - 1 - round((value - low) / (high - low or 1.0) * (height - 1))
+        share = (value - low) / (high - low or 1.0) if math.isfinite(value) else 1.0
+        return height - 1 - round(share * (height - 1))
 
     for x, step in enumerate(columns):
         rows = (row(first[step]), row(second[step]))
