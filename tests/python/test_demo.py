@@ -155,3 +155,8 @@ def test_chart_marks_where_curves_part():
 
 def test_chart_of_constant_curves():
     assert all(math.isfinite(float(line.split()[0])) for line in terminal.chart([0.0] * 3, [0.0] * 3, ("a", "b"))[:10])
+
+
+def test_chart_of_a_diverged_curve():
+    lines = terminal.chart([2.0, 1.0], [2.0, math.nan], ("a", "b"), height=3)
+    assert [len(line[10:].replace(" ", "")) for line in lines[:3]] == [2, 1, 0]

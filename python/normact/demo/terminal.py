@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,11 +53,9 @@ class Progress:
 
     def __init__(self, label: str, total: int) -> None:
         self._label, self._total, self._done = label, total, 0
-        self._draw()
+        self._drawn = time.monotonic()  # what is quickly done shows no bar
 
     def _draw(self) -> None:
-        if not _is_terminal():
-            return
         full, empty = ("#", ".") if _ascii_only() else ("━", "╌")
         filled = round(30 * self._done / self._total)
         bar = styled(full * filled, "cyan") + styled(empty * (30 - filled), "dim")
@@ -65,9 +64,13 @@ class Progress:
     def step(self) -> None:
         """One more unit of work is done."""
         self._done += 1
-        self._draw()
-        if self._done == self._total and _is_terminal():
+        if not _is_terminal():
+            return
+        if self._done == self._total:
             print("\r\033[K", end="", flush=True)
+        elif time.monotonic() - self._drawn > 0.2:
+            self._draw()
+            self._drawn = time.monotonic()
 
 
 def chart(first: Sequence[float], second: Sequence[float], names: tuple[str, str], height: int = 10) -> list[str]:
