@@ -111,7 +111,7 @@ class Expected:
     dtype: str
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=64)
 def inputs(problem: Problem) -> Inputs:
     rng = np.random.default_rng(zlib.crc32(repr(problem).encode()))
 
@@ -156,7 +156,7 @@ def _forward(problem: Problem, s, weight, bias) -> reference.Forward:
     )
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=64)
 def expected_forward(problem: Problem) -> dict[str, Expected]:
     """y, residual (if there is one), mean (layer norm) and rstd."""
     given = inputs(problem)
@@ -181,7 +181,7 @@ def expected_forward(problem: Problem) -> dict[str, Expected]:
     return found
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=64)
 def expected_backward(problem: Problem) -> dict[str, Expected]:
     """dx, and dweight and dbias where the problem has a weight and a bias, from the inputs' statistics."""
     return expected_backward_from(problem, inputs(problem).mean, inputs(problem).rstd)
