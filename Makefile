@@ -9,11 +9,13 @@ BIN := $(VENV)/bin
 BUILD := build/make
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
+GPU := $(shell nvidia-smi -L 2>/dev/null)
+BENCH_ARGS ?= $(if $(GPU),gpu,cpu)
 
 # CUDA code for the GPU of this machine; without one for sm_90 alone, so that it compiles in minutes. A wheel for others
 # is `make wheel`, which builds for every architecture.
 NORMACT_CUDA ?= AUTO
-NORMACT_CUDA_ARCHITECTURES ?= $(if $(shell nvidia-smi -L 2>/dev/null),native,90)
+NORMACT_CUDA_ARCHITECTURES ?= $(if $(GPU),native,90)
 NORMACT_WERROR ?= OFF
 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
@@ -40,7 +42,7 @@ demo: $(VENV)/.normact $(VENV)/.demo ## build, install into .venv, run the demo 
 test: ctest pytest ## build, install into .venv, run the C, C++ and Python tests
 
 ctest: $(VENV)/.normact
-	$(BIN)/cmake -S . -B $(BUILD) -DNORMACT_BUILD_TESTS=ON -DNORMACT_WERROR=$(NORMACT_WERROR) >/dev/null
+	$(BIN)/cmake -S . -B $(BUILD) -DNORMACT_BUILD_TESTS=ON >/dev/null
 	$(BIN)/cmake --build $(BUILD)
 	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure
 
@@ -65,8 +67,9 @@ format: $(VENV)/.lint ## rewrite all sources in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.normact $(VENV)/.test ## measure against the rivals that are installed
-	$(BIN)/python -m bench
+bench: $(VENV)/.normact $(VENV)/.test ## measure on the GPU, or without one on the CPU, and write bench/RESULTS.md
+	$(BIN)/python -m bench.run $(BENCH_ARGS)
+	$(BIN)/python -m bench.report
 
 wheel: $(VENV)/.build ## build a wheel for every GPU architecture into dist/
 	NORMACT_CUDA_ARCHITECTURES=$${NORMACT_CUDA_ARCHITECTURES:-all-major} \
@@ -89,5 +92,6 @@ $(VENV)/.build $(VENV)/.test $(VENV)/.lint $(VENV)/.demo: $(VENV)/.%: pyproject.
 $(VENV)/.normact: $(SOURCES) | $(VENV)/.build
 	$(INSTALL) --no-build-isolation --no-deps --force-reinstall . --config-settings=build-dir=$(BUILD) \
 	  --config-settings=cmake.define.NORMACT_CUDA=$(NORMACT_CUDA) \
-	  --config-settings=cmake.define.NORMACT_CUDA_ARCHITECTURES=$(NORMACT_CUDA_ARCHITECTURES)
+	  --config-settings=cmake.define.NORMACT_CUDA_ARCHITECTURES=$(NORMACT_CUDA_ARCHITECTURES) \
+	  --config-settings=cmake.define.NORMACT_WERROR=$(NORMACT_WERROR)
 	touch $@
