@@ -22,7 +22,7 @@ class MissingError(Exception):
     """The rival is not installed, or has no such operation."""
 
 
-def admit(build: Build, case: Case, operands: Operands) -> tuple[Run, dict[str, str]]:
+def admit(build: Build, case: Case, operands: Operands) -> tuple[Run, dict[str, object]]:
     """The rival's call for these operands, and what its record says about it: nothing, or why it is wrong."""
     call = build(case, operands)
     try:

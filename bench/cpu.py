@@ -16,9 +16,11 @@ from bench.cases import Case
 from bench.contest import admit, reason
 from bench.operands import WrongResultError, check, make_operands
 from bench.progress import Budget, finish, say
+from bench.targets import times_faster
 from bench.timing import CPU_SAMPLES, cpu_samples
 
 THREADED_SAMPLES = 11  # each waits for the other contestants' threads to sleep
+PREALLOCATED = {"onednn"}  # write into given outputs
 UNTHREADED = {"jax"}  # their thread pools cannot be resized in a running process: timed with all threads only
 
 
@@ -65,6 +67,8 @@ def measure(case: Case, rivals: Sequence[str], threads: int, processors: int) ->
             continue
         try:
             calls[name], notes[name] = admit(RIVALS[name], case, operands)
+            if name in PREALLOCATED:
+                notes[name]["preallocated"] = True
         except Exception as error:  # whatever goes wrong inside a rival is its result
             contestants[name] = {"missing": reason(error)}
     samples = cpu_samples(calls, samples=CPU_SAMPLES if threads == 1 else THREADED_SAMPLES, settle=threads > 1)
@@ -86,6 +90,6 @@ def line_of(case: Case, record: dict) -> str:
     text += f" {found['normact']['us']:9.2f} us, fresh {fresh:9.2f} us +-{found['normact-fresh']['spread']:.0%}"
     for name, their in found.items():
         if not name.startswith("normact"):
-            mark = "!" if "wrong" in their else ""
-            text += f"  {name} {their['us'] / fresh:.2f}x{mark}" if "us" in their else f"  {name} -"
+            faster, mark = times_faster(record, name), "!" if "wrong" in their else ""
+            text += f"  {name} -" if faster is None else f"  {name} {faster:.2f}x{mark}"
     return text

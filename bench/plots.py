@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from bench.cases import DIRECTIONS, LARGE, OPS, Case
+from bench.targets import times_faster
 
 Record = dict
 Points = dict[str, list[tuple[float, float, bool]]]  # of one panel, by contestant: x, y, odd number of columns
@@ -50,15 +51,11 @@ def points(records: Iterable[Record], x_of: Callable[[Case], float]) -> Points:
     for record in records:
         case, contestants = _case(record), record["contestants"]
         for name, values in contestants.items():
-            if "us" not in values or name == "normact-fresh":
-                continue
-            if record["record"] == "gpu":
-                y = values["R"]
-            elif name == "normact":
-                continue
-            else:
-                y = values["us"] / contestants["normact-fresh"]["us"]
-            found.setdefault(name, []).append((x_of(case), y, case.band == "odd"))
+            y = values.get("R")
+            if record["record"] == "cpu":
+                y = None if name.startswith("normact") else times_faster(record, name)
+            if y is not None:
+                found.setdefault(name, []).append((x_of(case), y, case.band == "odd"))
     return {name: sorted(values) for name, values in found.items()}
 
 

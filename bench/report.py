@@ -14,7 +14,7 @@ if __package__ in (None, ""):  # python bench/report.py
 
 from bench import plots, records
 from bench.cases import LARGE, Case
-from bench.targets import geomean, judge
+from bench.targets import geomean, judge, times_faster
 
 HEAD = """# Results
 
@@ -131,8 +131,7 @@ def cpu_table(lines: Sequence[Record]) -> list[str]:
     for line in lines:
         case, found = Case.parse(line["case"]), line["contestants"]
         fresh = found["normact-fresh"]
-        theirs = [found.get(name, {}) for name in names]
-        ratios = [number(t["us"] / fresh["us"] if "us" in t else None) + mark(t) for t in theirs]
+        ratios = [number(times_faster(line, name)) + mark(found.get(name, {})) for name in names]
         figures = (number(found["normact"]["us"], 1), number(fresh["us"], 1), f"{fresh['spread']:.0%}")
         shape = f"{case.rows}x{case.cols}"
         rows.append(

@@ -154,6 +154,20 @@ def test_targets_are_judged():
     assert all("worst 0.400" in line for line in targets.verdict_lines([v for v in bad if "768" in v.target.name]))
 
 
+def test_cpu_ratios_hold_like_against_like():
+    contestants = {
+        "normact": {"us": 4.0},
+        "normact-fresh": {"us": 5.0},
+        "torch": {"us": 10.0},
+        "jax": {"missing": "why"},
+    }
+    record = {"contestants": contestants | {"onednn": {"us": 10.0, "preallocated": True}}}
+    assert targets.times_faster(record, "torch") == 2.0
+    assert targets.times_faster(record, "onednn") == 2.5
+    assert targets.times_faster(record, "jax") is None
+    assert targets.times_faster({"contestants": {"normact": {"us": 4.0}, "torch": {"us": 10.0}}}, "torch") == 2.5
+
+
 def test_host_targets_are_upper_bounds():
     def host(us):
         contestants = {"normact out=": {"us": us}, "normact": {"us": 8.0}}
