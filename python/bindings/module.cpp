@@ -49,7 +49,8 @@ NB_MODULE(_core, module) {
   nb::set_leak_warnings(false);  // array types and interned names are kept until the process ends
   normact::python::bind_norm(module);
   normact::python::bind_buffer(module);
-  module.def("framework_of", &framework_of, nb::sig("def framework_of(x: object, function: str, name: str, /) -> str"),
+  module.def("framework_of", &framework_of, nb::arg("x").none(), nb::arg("function"), nb::arg("name"),
+             nb::sig("def framework_of(x: object, function: str, name: str) -> str"),
              "The framework of an array: numpy, torch, jax, tensorflow, cupy or other. TypeError if x is no array.");
   module.def("describe", &describe,
              nb::sig("def describe(x: object, /) -> tuple[int, int, int, int, int, tuple[int, ...], tuple[int, ...] | "

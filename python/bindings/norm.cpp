@@ -90,7 +90,9 @@ class Workspace {
   TensorArg view_;
 };
 
-normact_exec exec_on(const Call& call) { return {sizeof(normact_exec), call.stream.handle(), nullptr, 0, row_variant, 0}; }
+normact_exec exec_on(const Call& call) {
+  return {sizeof(normact_exec), call.stream.handle(), nullptr, 0, row_variant, 0};
+}
 
 void check(normact_status status, const Call& call) {
   if (status != NORMACT_OK) raise_status(status, call.function);
@@ -117,10 +119,15 @@ void norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb::h
   mean.read_optional(mean_object, "mean", Access::write, call);
   rstd.read_optional(rstd_object, "rstd", Access::write, call);
   const Axes axes(axis, call);
-  const normact_norm_desc desc{sizeof desc, kind, axes.count(), axes.data(), number(eps, "eps", call),
+  const normact_norm_desc desc{sizeof desc,
+                               kind,
+                               axes.count(),
+                               axes.data(),
+                               number(eps, "eps", call),
                                number(weight_offset, "weight_offset", call)};
-  const normact_norm_forward_args args{sizeof args, x.get(), residual.get(), weight.get(), bias.get(),
-                                       y.get(), residual_out.get(), mean.get(), rstd.get()};
+  const normact_norm_forward_args args{sizeof args,        x.get(),    residual.get(),
+                                       weight.get(),       bias.get(), y.get(),
+                                       residual_out.get(), mean.get(), rstd.get()};
   normact_exec exec = exec_on(call);
   Workspace workspace;
   normact_status status = without_gil([&] { return normact_norm_forward(&desc, &args, &exec); });
@@ -151,10 +158,10 @@ void norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::hand
   dweight.read_optional(dweight_object, "dweight", Access::write, call);
   dbias.read_optional(dbias_object, "dbias", Access::write, call);
   const Axes axes(axis, call);
-  const normact_norm_desc desc{sizeof desc, kind, axes.count(), axes.data(), 0.0,
-                               number(weight_offset, "weight_offset", call)};
-  const normact_norm_backward_args args{sizeof args, dy.get(), x.get(), weight.get(), mean.get(), rstd.get(),
-                                        dresidual.get(), dx.get(), dweight.get(), dbias.get()};
+  const normact_norm_desc desc{sizeof desc, kind, axes.count(),
+                               axes.data(), 0.0,  number(weight_offset, "weight_offset", call)};
+  const normact_norm_backward_args args{sizeof args, dy.get(),        x.get(),  weight.get(),  mean.get(),
+                                        rstd.get(),  dresidual.get(), dx.get(), dweight.get(), dbias.get()};
   normact_exec exec = exec_on(call);
   size_t bytes = 0;
   check(normact_norm_backward_workspace(&desc, &args, &exec, &bytes), call);

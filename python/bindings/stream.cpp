@@ -55,9 +55,7 @@ bool StreamChoice::accept(const ArrayType& type, DLDevice device) {
   return true;
 }
 
-int64_t StreamChoice::dlpack_number() const {
-  return static_cast<int64_t>(handle_ == 0 ? kLegacyAlias : handle_);
-}
+int64_t StreamChoice::dlpack_number() const { return static_cast<int64_t>(handle_ == 0 ? kLegacyAlias : handle_); }
 
 void StreamChoice::wait_for_strangers() const {
   if (!strangers_) return;

@@ -36,8 +36,8 @@ class StreamChoice {
   uintptr_t handle_ = 0;
   bool decided_ = false;
   bool strangers_ = false;
-  int device_id_ = -1;                // of the first CUDA array
-  const void* ordered_ = nullptr;     // accept() said yes to this framework on that device
+  int device_id_ = -1;             // of the first CUDA array
+  const void* ordered_ = nullptr;  // accept() said yes to this framework on that device
 };
 
 }  // namespace normact::python

@@ -52,7 +52,8 @@ std::string dtype_text(const normact_tensor& tensor) {
     default: break;
   }
   std::string text = kind + std::to_string(tensor.dtype_bits);
-  if (tensor.dtype_code > kDLBool) text = std::to_string(tensor.dtype_bits) + "-bit DLPack type code " + std::to_string(tensor.dtype_code);
+  if (tensor.dtype_code > kDLBool)
+    text = std::to_string(tensor.dtype_bits) + "-bit DLPack type code " + std::to_string(tensor.dtype_code);
   return tensor.dtype_lanes == 1 ? text : text + "x" + std::to_string(tensor.dtype_lanes);
 }
 
@@ -69,7 +70,9 @@ PyObject* call_dlpack(PyObject* object, PyObject* stream, bool versioned) {
   PyObject** next = buffer + 2;
   if (stream != nullptr) *next++ = stream;
   if (versioned) *next++ = max_version;
-  PyObject* names = versioned ? (stream != nullptr ? names_both : names_version) : stream != nullptr ? names_stream : nullptr;
+  PyObject* names = versioned           ? (stream != nullptr ? names_both : names_version)
+                    : stream != nullptr ? names_stream
+                                        : nullptr;
   return PyObject_VectorcallMethod(method, buffer + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, names);
 }
 
@@ -85,9 +88,17 @@ nb::object dlpack_of(PyObject* object, ArrayType& type, PyObject* stream) {
   return nb::steal(capsule);
 }
 
-DLDevice device_of(PyObject* object) {
+[[noreturn, gnu::cold]] void refuse_export(PyObject* object, const char* name, const Call& call) {
+  raise(PyExc_TypeError, call.function, ": ", name, " is a ", type_name(object),
+        " that its __dlpack__ does not hand out; expected a dense array of a native floating-point type on one device");
+}
+
+DLDevice device_of(PyObject* object, const char* name, const Call& call) try {
   const auto pair = nb::cast<nb::tuple>(nb::handle(object).attr("__dlpack_device__")());
   return {static_cast<DLDeviceType>(nb::cast<int>(nb::int_(pair[0]))), nb::cast<int>(nb::int_(pair[1]))};
+} catch (nb::python_error& error) {
+  error.restore();
+  refuse_export(object, name, call);
 }
 
 // NumPy and CuPy know bfloat16 only as ml_dtypes' extension type, which their __dlpack__ refuses.
@@ -99,7 +110,6 @@ bool is_extension_bfloat16(nb::handle object, const ArrayType& type) {
 }  // namespace
 
 void TensorArg::read(nb::handle object, const char* name, Access access, Call& call) {
-  if (object.is_none()) raise(PyExc_TypeError, call.function, ": ", name, " is None; expected an array");
   take(object.ptr(), name, access, call);
   check_dtype(name, call);
 }
@@ -140,7 +150,7 @@ void TensorArg::take(PyObject* object, const char* name, Access access, Call& ca
 void TensorArg::take_by_protocol(PyObject* object, ArrayType& type, const char* name, Access access, Call& call) {
   nb::object stream;  // stays null on the CPU
   if (type.framework != Framework::numpy) {
-    const DLDevice device = device_of(object);
+    const DLDevice device = device_of(object, name, call);
     if (is_cuda(device)) {
       const bool ordered = type.exchange == nullptr && call.stream.accept(type, device);
       // TensorFlow takes no stream: it waits for all its work instead.
@@ -157,10 +167,7 @@ void TensorArg::take_by_protocol(PyObject* object, ArrayType& type, const char* 
     const nb::object bits = nb::handle(object).attr("view")("uint16");
     capsule = dlpack_of(bits.ptr(), type, stream.ptr());
   }
-  if (!capsule.is_valid()) {
-    raise(PyExc_TypeError, call.function, ": ", name, " is a ", type_name(object),
-          " that its __dlpack__ does not hand out; expected a dense array of a native floating-point type");
-  }
+  if (!capsule.is_valid()) refuse_export(object, name, call);
   take_capsule(std::move(capsule), name, access, call);
   if (bfloat16) tensor_.dtype_code = NORMACT_DTYPE_BFLOAT;
 }

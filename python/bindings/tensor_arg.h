@@ -29,7 +29,7 @@ class TensorArg {
   TensorArg(const TensorArg&) = delete;
   TensorArg& operator=(const TensorArg&) = delete;
 
-  /// Takes a floating-point array; None raises.
+  /// Takes a floating-point array.
   void read(nb::handle object, const char* name, Access access, Call& call);
 
   /// The same, but None means absent.

@@ -10,15 +10,8 @@ needs NumPy alone.
 """
 
 from normact.info import build_info, cmake_dir, get_include, get_num_threads, set_num_threads
-from normact.norm import (
-    NormGrads,
-    NormOutput,
-    layer_norm,
-    layer_norm_backward,
-    rms_norm,
-    rms_norm_backward,
-    row_variant,
-)
+from normact.norm import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward, row_variant
+from normact.norm_calls import NormGrads, NormOutput
 
 __version__ = build_info()["version"]
 

@@ -15,7 +15,7 @@ def norm_backward(kind: int, dy: object | None, x: object | None, weight: object
 
 def empty(shape: Iterable[int], dtype: str, /) -> object: ...
 
-def framework_of(x: object, function: str, name: str, /) -> str:
+def framework_of(x: object, function: str, name: str) -> str:
     """
     The framework of an array: numpy, torch, jax, tensorflow, cupy or other. TypeError if x is no array.
     """

@@ -164,9 +164,11 @@ class _Immutable(Family):
         return None if array is None else self.take_over(array, x)
 
     def _empty(self, x: Any, shape: tuple[int, ...], dtype: str) -> Any:
-        if x.__dlpack_device__()[0] == _CPU:
-            return _core.empty(shape, dtype)
-        return _Unseen(self.empty_on_gpu(x, shape, dtype))
+        try:
+            device = x.__dlpack_device__()[0]
+        except BufferError:  # an array on several devices, which the call itself refuses with a sentence
+            device = _CPU
+        return _core.empty(shape, dtype) if device == _CPU else _Unseen(self.empty_on_gpu(x, shape, dtype))
 
     def empty_on_gpu(self, x: Any, shape: tuple[int, ...], dtype: str) -> Any:
         raise NotImplementedError

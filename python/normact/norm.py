@@ -4,34 +4,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from normact import _core
-from normact.arrays import family_of, workspace
+from normact.norm_calls import NormGrads, backward, forward
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-_NAMES = {_core.LAYER: "layer_norm", _core.RMS: "rms_norm"}
-_NOTHING = (None, None, None, None)
-
-
-class NormOutput(NamedTuple):
-    """What a forward gives when more than y is asked for; None where nothing applies."""
-
-    y: Any
-    residual: Any
-    mean: Any
-    rstd: Any
-
-
-class NormGrads(NamedTuple):
-    """What a backward gives; None where nothing applies."""
-
-    dx: Any
-    dweight: Any
-    dbias: Any
-    daddend: Any
 
 
 def layer_norm(
@@ -108,7 +87,7 @@ def layer_norm(
     >>> layer_norm(np.array([[1.0, 2.0, 3.0], [1.0, 1.0, 4.0]]), eps=0.0).round(4).tolist()
     [[-1.2247, 0.0, 1.2247], [-0.7071, -0.7071, 1.4142]]
     """
-    return _forward(_core.LAYER, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out, stream)
+    return forward(_core.LAYER, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out, stream)
 
 
 def rms_norm(
@@ -143,7 +122,7 @@ def rms_norm(
     >>> rms_norm(np.array([[3.0, 4.0]]), eps=0.0).round(4).tolist()
     [[0.8485, 1.1314]]
     """
-    return _forward(_core.RMS, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out, stream)
+    return forward(_core.RMS, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out, stream)
 
 
 def layer_norm_backward(
@@ -208,7 +187,7 @@ def layer_norm_backward(
     >>> layer_norm_backward(np.array([[1.0, 0.0, 0.0]]), x, mean=mean, rstd=rstd).dx.round(4).tolist()
     [[0.2041, -0.4082, 0.2041]]
     """
-    return _backward(_core.LAYER, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, out, stream)
+    return backward(_core.LAYER, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, out, stream)
 
 
 def rms_norm_backward(
@@ -242,7 +221,7 @@ def rms_norm_backward(
     >>> rms_norm_backward(np.array([[1.0, 0.0]]), x, rstd=rstd).dx.round(4).tolist()
     [[0.181, -0.1358]]
     """
-    return _backward(_core.RMS, dy, x, weight, bias, None, rstd, axis, dresidual, weight_offset, out, stream)
+    return backward(_core.RMS, dy, x, weight, bias, None, rstd, axis, dresidual, weight_offset, out, stream)
 
 
 @contextlib.contextmanager
@@ -267,149 +246,3 @@ def row_variant(name: str) -> Iterator[None]:
         yield
     finally:
         _core.set_row_variant(previous)
-
-
-def _forward(
-    kind: int,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    axis: int | tuple[int, ...],
-    eps: float,
-    residual: Any,
-    weight_offset: float,
-    return_stats: bool,
-    out: Any,
-    stream: Any,
-) -> Any:
-    args = (kind, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out)
-    if stream is not None:
-        with family_of(x, _NAMES[kind]).on_stream(x, stream) as handle:
-            return _forward_on(*args, handle)
-    if out is None or residual is not None or return_stats or isinstance(out, tuple):
-        return _forward_on(*args, None)
-    # The shortest way, for those who count microseconds.
-    _core.norm_forward(kind, x, weight, bias, None, out, None, None, None, axis, eps, weight_offset, None, workspace)
-    return out
-
-
-def _forward_on(
-    kind: int,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    axis: int | tuple[int, ...],
-    eps: float,
-    residual: Any,
-    weight_offset: float,
-    return_stats: bool,
-    out: Any,
-    handle: int | None,
-) -> Any:
-    layer = kind == _core.LAYER
-    given = y, s, mean, rstd = _NOTHING if out is None else _unpack(_NAMES[kind], out, NormOutput._fields)
-    if out is not None:
-        _check_unwanted(
-            _NAMES[kind], NormOutput(*given), (True, residual is not None, return_stats and layer, return_stats)
-        )
-    family = family_of(x, _NAMES[kind])
-    if y is None:
-        y = family.empty_like(x)
-    if residual is not None and s is None:
-        s = family.empty_like(x)
-    if return_stats:
-        shape = _outer_shape(x, axis)
-        if mean is None and layer:
-            mean = family.empty_stats(x, shape)
-        if rstd is None:
-            rstd = family.empty_stats(x, shape)
-    _core.norm_forward(kind, x, weight, bias, residual, y, s, mean, rstd, axis, eps, weight_offset, handle, workspace)
-    done = y, s, mean, rstd
-    if family.hands_over:
-        done = [mine if mine is array else family.hand_over(mine, x) for mine, array in zip(done, given, strict=True)]
-    return NormOutput(*done) if residual is not None or return_stats else done[0]
-
-
-def _backward(
-    kind: int,
-    dy: Any,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    mean: Any,
-    rstd: Any,
-    axis: int | tuple[int, ...],
-    dresidual: Any,
-    weight_offset: float,
-    out: Any,
-    stream: Any,
-) -> NormGrads:
-    args = (kind, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, out)
-    if stream is None:
-        return _backward_on(*args, None)
-    with family_of(x, _NAMES[kind] + "_backward").on_stream(x, stream) as handle:
-        return _backward_on(*args, handle)
-
-
-def _backward_on(
-    kind: int,
-    dy: Any,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    mean: Any,
-    rstd: Any,
-    axis: int | tuple[int, ...],
-    dresidual: Any,
-    weight_offset: float,
-    out: Any,
-    handle: int | None,
-) -> NormGrads:
-    name = _NAMES[kind] + "_backward"
-    given = dx, dweight, dbias, _ = _NOTHING if out is None else _unpack(name, out, NormGrads._fields)
-    if out is not None:
-        _check_unwanted(name, NormGrads(*given), (True, weight is not None, bias is not None, False))
-    if dx is None:
-        dx = family_of(x, name).empty_like(x)
-    if weight is not None and dweight is None:
-        dweight = family_of(weight, name, "weight").empty_like(weight)
-    if bias is not None and dbias is None:
-        dbias = family_of(bias, name, "bias").empty_like(bias)
-    _core.norm_backward(
-        kind, dy, x, weight, mean, rstd, dresidual, dx, dweight, dbias, axis, weight_offset, handle, workspace
-    )
-    if dx is not given[0]:
-        dx = family_of(x, name).hand_over(dx, x)
-    if dweight is not given[1]:
-        dweight = family_of(weight, name).hand_over(dweight, weight)
-    if dbias is not given[2]:
-        dbias = family_of(bias, name).hand_over(dbias, bias)
-    return NormGrads(dx, dweight, dbias, None)
-
-
-def _unpack(function: str, out: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    """The entries of out=, which names the first output or, as a tuple, several."""
-    if not isinstance(out, tuple):
-        return (out,) + (None,) * (len(names) - 1)
-    if len(out) > len(names):
-        raise ValueError(f"{function}: out has {len(out)} entries; expected at most {len(names)}: {', '.join(names)}")
-    return out + (None,) * (len(names) - len(out))
-
-
-def _check_unwanted(function: str, given: NormOutput | NormGrads, wanted: tuple[bool, ...]) -> None:
-    for name, array, want in zip(given._fields, given, wanted, strict=True):
-        if array is not None and not want:
-            raise ValueError(f"{function}: out.{name} is given, but this call does not produce it; expected None")
-
-
-def _outer_shape(x: Any, axis: int | tuple[int, ...]) -> tuple[int, ...]:
-    """x.shape without the normalised axes; wrong axes are left for the library to refuse."""
-    shape = tuple(x.shape)
-    if axis == -1:
-        return shape[:-1]
-    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
-    try:
-        gone = {a + len(shape) if a < 0 else a for a in axes}
-    except TypeError:
-        return shape
-    return tuple(n for d, n in enumerate(shape) if d not in gone)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a public function of `normact.norm` to the library: makes the outputs that are not given."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from normact import _core
+from normact.arrays import family_of, workspace
+
+_NAMES = {_core.LAYER: "layer_norm", _core.RMS: "rms_norm"}
+_NOTHING = (None, None, None, None)
+
+
+class NormOutput(NamedTuple):
+    """What a forward gives when more than y is asked for; None where nothing applies."""
+
+    y: Any
+    residual: Any
+    mean: Any
+    rstd: Any
+
+
+class NormGrads(NamedTuple):
+    """What a backward gives; None where nothing applies."""
+
+    dx: Any
+    dweight: Any
+    dbias: Any
+    daddend: Any
+
+
+def forward(
+    kind: int,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    axis: int | tuple[int, ...],
+    eps: float,
+    residual: Any,
+    weight_offset: float,
+    return_stats: bool,
+    out: Any,
+    stream: Any,
+) -> Any:
+    """A forward of the kind LAYER or RMS; the arguments are those of `normact.layer_norm`."""
+    args = (kind, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out)
+    if stream is not None:
+        with family_of(x, _NAMES[kind]).on_stream(x, stream) as handle:
+            return _forward_on(*args, handle)
+    if out is None or residual is not None or return_stats or isinstance(out, tuple):
+        return _forward_on(*args, None)
+    # The shortest way, for those who count microseconds.
+    _core.norm_forward(kind, x, weight, bias, None, out, None, None, None, axis, eps, weight_offset, None, workspace)
+    return out
+
+
+def _forward_on(
+    kind: int,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    axis: int | tuple[int, ...],
+    eps: float,
+    residual: Any,
+    weight_offset: float,
+    return_stats: bool,
+    out: Any,
+    handle: int | None,
+) -> Any:
+    layer = kind == _core.LAYER
+    given = y, s, mean, rstd = _NOTHING if out is None else _unpack(_NAMES[kind], out, NormOutput._fields)
+    if out is not None:
+        _check_unwanted(
+            _NAMES[kind], NormOutput(*given), (True, residual is not None, return_stats and layer, return_stats)
+        )
+    family = family_of(x, _NAMES[kind])
+    if y is None:
+        y = family.empty_like(x)
+    if residual is not None and s is None:
+        s = family.empty_like(x)
+    if return_stats:
+        shape = _outer_shape(x, axis)
+        if mean is None and layer:
+            mean = family.empty_stats(x, shape)
+        if rstd is None:
+            rstd = family.empty_stats(x, shape)
+    _core.norm_forward(kind, x, weight, bias, residual, y, s, mean, rstd, axis, eps, weight_offset, handle, workspace)
+    done = y, s, mean, rstd
+    if family.hands_over:
+        done = [mine if mine is array else family.hand_over(mine, x) for mine, array in zip(done, given, strict=True)]
+    return NormOutput(*done) if residual is not None or return_stats else done[0]
+
+
+def backward(
+    kind: int,
+    dy: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    rstd: Any,
+    axis: int | tuple[int, ...],
+    dresidual: Any,
+    weight_offset: float,
+    out: Any,
+    stream: Any,
+) -> NormGrads:
+    """A backward of the kind LAYER or RMS; the arguments are those of `normact.layer_norm_backward`."""
+    args = (kind, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, out)
+    if stream is None:
+        return _backward_on(*args, None)
+    with family_of(x, _NAMES[kind] + "_backward").on_stream(x, stream) as handle:
+        return _backward_on(*args, handle)
+
+
+def _backward_on(
+    kind: int,
+    dy: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    rstd: Any,
+    axis: int | tuple[int, ...],
+    dresidual: Any,
+    weight_offset: float,
+    out: Any,
+    handle: int | None,
+) -> NormGrads:
+    name = _NAMES[kind] + "_backward"
+    given = dx, dweight, dbias, _ = _NOTHING if out is None else _unpack(name, out, NormGrads._fields)
+    if out is not None:
+        _check_unwanted(name, NormGrads(*given), (True, weight is not None, bias is not None, False))
+    if dx is None:
+        dx = family_of(x, name).empty_like(x)
+    if weight is not None and dweight is None:
+        dweight = family_of(weight, name, "weight").empty_like(weight)
+    if bias is not None and dbias is None:
+        dbias = family_of(bias, name, "bias").empty_like(bias)
+    _core.norm_backward(
+        kind, dy, x, weight, mean, rstd, dresidual, dx, dweight, dbias, axis, weight_offset, handle, workspace
+    )
+    if dx is not given[0]:
+        dx = family_of(x, name).hand_over(dx, x)
+    if dweight is not given[1]:
+        dweight = family_of(weight, name).hand_over(dweight, weight)
+    if dbias is not given[2]:
+        dbias = family_of(bias, name).hand_over(dbias, bias)
+    return NormGrads(dx, dweight, dbias, None)
+
+
+def _unpack(function: str, out: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    """The entries of out=, which names the first output or, as a tuple, several."""
+    if not isinstance(out, tuple):
+        return (out,) + (None,) * (len(names) - 1)
+    if len(out) > len(names):
+        raise ValueError(f"{function}: out has {len(out)} entries; expected at most {len(names)}: {', '.join(names)}")
+    return out + (None,) * (len(names) - len(out))
+
+
+def _check_unwanted(function: str, given: NormOutput | NormGrads, wanted: tuple[bool, ...]) -> None:
+    for name, array, want in zip(given._fields, given, wanted, strict=True):
+        if array is not None and not want:
+            raise ValueError(f"{function}: out.{name} is given, but this call does not produce it; expected None")
+
+
+def _outer_shape(x: Any, axis: int | tuple[int, ...]) -> tuple[int, ...]:
+    """x.shape without the normalised axes; wrong axes are left for the library to refuse."""
+    shape = tuple(x.shape)
+    if axis == -1:
+        return shape[:-1]
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    try:
+        gone = {a + len(shape) if a < 0 else a for a in axes}
+    except TypeError:
+        return shape
+    return tuple(n for d, n in enumerate(shape) if d not in gone)
