@@ -68,8 +68,9 @@ ParameterSums short_sums(const Call& call, char* memory) {
 void add_sums(const Call& call, ParameterSums target, ParameterSums source, Range columns) {
   const size_t offset = columns.begin * accumulator_size(call.problem());
   const auto add = [&](void* to, void* from) {
-    if (to) call.kernels->add(static_cast<char*>(to) + offset, static_cast<char*>(from) + offset,
-                              columns.end - columns.begin);
+    if (to)
+      call.kernels->add(static_cast<char*>(to) + offset, static_cast<char*>(from) + offset,
+                        columns.end - columns.begin);
   };
   add(target.dweight, source.dweight);
   add(target.dbias, source.dbias);
@@ -152,7 +153,8 @@ Status row_norm_backward(const RowBackward& problem, void* workspace) {
 
   Layout layout;
   const size_t sums_bytes = flushes(problem, call.blocks) ? 2 * array_bytes(problem) : 0;
-  const size_t weight_at = layout.reserve(is_plain(problem, problem.weight, problem.weight_offset) ? 0 : array_bytes(problem));
+  const size_t weight_at =
+      layout.reserve(is_plain(problem, problem.weight, problem.weight_offset) ? 0 : array_bytes(problem));
   const size_t chunks_at = layout.reserve(call.blocks.shares_rows ? ceil_div(cols, kChunk) * sizeof(RowSums) : 0);
   call.flush_at = align_up(backward_scratch(problem, call.blocks.shares_rows ? kChunk : cols));
   call.lane_bytes = call.flush_at + sums_bytes;

@@ -12,20 +12,35 @@ namespace normact::cpu::NORMACT_ISA {
 /// Which parameter gradients a sweep sums; dbias comes only together with dweight.
 enum class Gradients { none, weight, both };
 
-/// Rows of one sweep. Several rows share the loads and stores of what is per column; what a row's own sums are does not
-/// depend on its companions.
-template <class T, int kRows>
-struct RowGroup {
-  const T* dy[kRows];
-  const T* x[kRows];
-  Accumulator<T> mean[kRows];
-  Accumulator<T> rstd[kRows];
-  RowSums sums[kRows];
+// Rows of this length go through the first sweep together: shorter ones leave weight and parameter sums in the first
+// cache anyway, and longer ones would leave the second before the second sweep.
+constexpr int kSharedRows = 4;
+constexpr int64_t kMinSharedCols = 2048;
+constexpr int64_t kMaxSharedCols = 4 * kChunk;
+
+// Larger tensors come from memory. Their short rows ask early for what the row after next will touch: the sweeps
+// alternate between reading and writing, which the processor's own prefetch follows too late.
+constexpr int64_t kFarBytes = 3 << 20;
+constexpr int64_t kPrefetchBytes = 4096;
+
+template <class T>
+NORMACT_SIMD void prefetch(const T* now) {
+  __builtin_prefetch(reinterpret_cast<const char*>(now) + kPrefetchBytes);
+}
+
+/// One row as the sweeps see it.
+template <class T>
+struct GradientRow {
+  const T* dy;
+  const T* x;
+  Accumulator<T> mean;  // 0 for rms
+  Accumulator<T> rstd;
 };
 
-/// One vector of columns of every row: adds to the accumulators of each row and to the parameter sums.
-template <class T, int kRows, Gradients kGradients, class Lanes>
-NORMACT_SIMD void sum_vector(const RowGroup<T, kRows>& rows, const Accumulator<T>* weight, Accumulator<T>* dweight,
+/// One vector of columns of kRows rows: adds to the accumulators of each row and to the parameter sums, whose loads and
+/// stores the rows share.
+template <class T, int kRows, Gradients kGradients, bool kFar, class Lanes>
+NORMACT_SIMD void sum_vector(const GradientRow<T> (&rows)[kRows], const Accumulator<T>* weight, Accumulator<T>* dweight,
                              Accumulator<T>* dbias, int64_t j, Lanes lanes, Vec<T> (&g_sum)[kRows],
                              Vec<T> (&g_xhat_sum)[kRows]) {
   using V = Vec<T>;
@@ -35,9 +50,13 @@ NORMACT_SIMD void sum_vector(const RowGroup<T, kRows>& rows, const Accumulator<T
   if constexpr (kGradients == Gradients::both) db = load(dbias + j, lanes);
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
-    const V dy = load(rows.dy[r] + j, lanes);
-    const V xhat = normalized(load(rows.x[r] + j, lanes), broadcast(rows.mean[r]), broadcast(rows.rstd[r]));
-    const V g = dy * w;  // 0 in the lanes beyond the row
+    if constexpr (kFar) {
+      prefetch(rows[r].dy + j);
+      prefetch(rows[r].x + j);
+    }
+    const V dy = load(rows[r].dy + j, lanes);
+    const V xhat = normalized(load(rows[r].x + j, lanes), broadcast(rows[r].mean), broadcast(rows[r].rstd));
+    const V g = dy * w;
     g_sum[r] += g;
     g_xhat_sum[r] = multiply_add(g, keep(xhat, lanes), g_xhat_sum[r]);
     dw = multiply_add(dy, xhat, dw);
@@ -47,166 +66,163 @@ NORMACT_SIMD void sum_vector(const RowGroup<T, kRows>& rows, const Accumulator<T
   if constexpr (kGradients == Gradients::both) store(dbias + j, db, lanes);
 }
 
-/// The first sweep over at most kChunk columns.
-template <class T, int kRows, Gradients kGradients>
-NORMACT_SIMD void sum_chunk(RowGroup<T, kRows>& rows, const Accumulator<T>* weight, Accumulator<T>* dweight,
-                            Accumulator<T>* dbias, Range columns) {
+/// The first sweep over at most kChunk columns; adds to the sums of each row. Blocks are short enough for fp32 and
+/// added up in double. A row's sums do not depend on its companions.
+template <class T, int kRows, Gradients kGradients, bool kFar>
+NORMACT_SIMD void sum_chunk(const GradientRow<T> (&rows)[kRows], const Accumulator<T>* weight, Accumulator<T>* dweight,
+                            Accumulator<T>* dbias, Range columns, RowSums (&sums)[kRows]) {
   using V = Vec<T>;
   constexpr int64_t kStep = kLanes<T>;
-  constexpr int64_t kBlock = 32 * kStep;  // additions to one fp32 accumulator; blocks are added up in double
-  double g_total[kRows] = {}, g_xhat_total[kRows] = {};
+  constexpr int64_t kBlock = 32 * kStep;
+  RowSums total[kRows] = {};
   for (int64_t begin = columns.begin; begin < columns.end; begin += kBlock) {
     const int64_t end = begin + kBlock < columns.end ? begin + kBlock : columns.end;
     V g[2][kRows] = {}, g_xhat[2][kRows] = {};
     int64_t j = begin;
     for (; j + 2 * kStep <= end; j += 2 * kStep) {
-      sum_vector<T, kRows, kGradients>(rows, weight, dweight, dbias, j, All{}, g[0], g_xhat[0]);
-      sum_vector<T, kRows, kGradients>(rows, weight, dweight, dbias, j + kStep, All{}, g[1], g_xhat[1]);
+      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, All{}, g[0], g_xhat[0]);
+      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j + kStep, All{}, g[1], g_xhat[1]);
     }
     if (j + kStep <= end) {
-      sum_vector<T, kRows, kGradients>(rows, weight, dweight, dbias, j, All{}, g[0], g_xhat[0]);
+      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, All{}, g[0], g_xhat[0]);
       j += kStep;
     }
     if (j < end) {
-      sum_vector<T, kRows, kGradients>(rows, weight, dweight, dbias, j, First{int(end - j)}, g[1], g_xhat[1]);
+      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, First{int(end - j)}, g[1], g_xhat[1]);
     }
     for (int r = 0; r < kRows; ++r) {
-      g_total[r] += sum(g[0][r] + g[1][r]);
-      g_xhat_total[r] += sum(g_xhat[0][r] + g_xhat[1][r]);
+      total[r].g += sum(g[0][r] + g[1][r]);
+      total[r].g_xhat += sum(g_xhat[0][r] + g_xhat[1][r]);
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    rows.sums[r].g += g_total[r];
-    rows.sums[r].g_xhat += g_xhat_total[r];
+    sums[r].g += total[r].g;
+    sums[r].g_xhat += total[r].g_xhat;
   }
 }
 
 /// The second sweep: dx of one row (dx may be any of the inputs).
-template <class T, bool kResidual>
-NORMACT_SIMD void input_gradients(const T* dy_row, const T* x_row, const T* dresidual, T* dx,
-                                  const Accumulator<T>* weight, int64_t cols, Accumulator<T> mean_of_row,
-                                  Accumulator<T> rstd_of_row, Accumulator<T> c1_of_row, Accumulator<T> c2_of_row) {
+template <class T, bool kResidual, bool kFar>
+NORMACT_SIMD void input_gradients(const GradientRow<T>& row, const T* dresidual, T* dx, const Accumulator<T>* weight,
+                                  int64_t cols, Accumulator<T> c1_of_row, Accumulator<T> c2_of_row) {
   using V = Vec<T>;
-  const V mean = broadcast(mean_of_row), rstd = broadcast(rstd_of_row);
+  const V mean = broadcast(row.mean), rstd = broadcast(row.rstd);
   const V c1 = broadcast(c1_of_row), c2 = broadcast(c2_of_row);
   for_vectors<T>(cols, [&](int64_t j, auto lanes) {
-    const V g = load(dy_row + j, lanes) * load(weight + j, lanes);
-    const V xhat = normalized(load(x_row + j, lanes), mean, rstd);
+    const V g = load(row.dy + j, lanes) * load(weight + j, lanes);
+    const V xhat = normalized(load(row.x + j, lanes), mean, rstd);
     V value = input_gradient(g, xhat, rstd, c1, c2);
     if constexpr (kResidual) value += load(dresidual + j, lanes);
+    if constexpr (kFar) prefetch(dx + j);
     store(dx + j, value, lanes);
   });
 }
 
-/// The mean that is subtracted from row: 0 for rms.
+/// What a backward kernel works on: a range of columns of every row.
 template <class T>
-NORMACT_SIMD Accumulator<T> mean_of(const RowBackward& p, int64_t row) {
-  return p.mean.data ? row_element<Accumulator<T>>(p, p.mean, row) : 0;
+struct Backward {
+  using N = Accumulator<T>;
+
+  /// scratch as for Rows, for three rows of these columns.
+  NORMACT_SIMD Backward(const BackwardWork& work, Range columns, ParameterSums sums, T* scratch)
+      : kind(work.problem->kind),
+        count(double(work.problem->geometry.cols)),
+        cols(columns.end - columns.begin),
+        weight(static_cast<const N*>(work.weight) + columns.begin),
+        dweight(sums.dweight ? static_cast<N*>(sums.dweight) + columns.begin : nullptr),
+        dbias(sums.dbias ? static_cast<N*>(sums.dbias) + columns.begin : nullptr),
+        dy(*work.problem, work.problem->dy, columns, scratch),
+        x(*work.problem, work.problem->x, columns, scratch + cols),
+        dresidual(*work.problem, work.problem->dresidual, columns, scratch + 2 * cols),
+        dx(*work.problem, work.problem->dx, columns, scratch),
+        mean(*work.problem, work.problem->mean),
+        rstd(*work.problem, work.problem->rstd) {}
+
+  NormKind kind;
+  double count;  // columns of the whole row
+  int64_t cols;
+  const N* weight;
+  N* dweight;
+  N* dbias;
+  Rows<T> dy, x, dresidual, dx;
+  RowStarts<N> mean, rstd;
+};
+
+template <class T>
+NORMACT_SIMD GradientRow<T> fetch_row(const Backward<T>& b, int64_t row) {
+  return {b.dy.read(row), b.x.read(row), b.mean ? *b.mean[row] : 0, *b.rstd[row]};
 }
 
-/// dx of one row; dy and x are its columns, scratch_dx and scratch_residual serve problems that are not contiguous.
-template <class T>
-NORMACT_SIMD void finish_row(const BackwardWork& work, int64_t row, Range columns, const T* dy, const T* x,
-                             RowSums total, T* scratch_dx, T* scratch_residual) {
+/// dx of a fetched row from the sums over the whole row.
+template <class T, bool kFar>
+NORMACT_SIMD void finish_row(const Backward<T>& b, int64_t index, const GradientRow<T>& row, RowSums total) {
   using N = Accumulator<T>;
-  const RowBackward& p = *work.problem;
-  const int64_t cols = columns.end - columns.begin;
-  const double count = double(p.geometry.cols);
-  const N* weight = static_cast<const N*>(work.weight) + columns.begin;
-  const N mean = mean_of<T>(p, row), rstd = row_element<N>(p, p.rstd, row);
-  const N c1 = p.kind == NormKind::layer ? N(total.g / count) : 0, c2 = N(total.g_xhat / count);
-  const RowView<T> dx(p, p.dx, row, columns, scratch_dx);
-  if (p.dresidual.data) {
-    const T* dresidual = RowView<T>(p, p.dresidual, row, columns, scratch_residual).read().data();
-    input_gradients<T, true>(dy, x, dresidual, dx.data(), weight, cols, mean, rstd, c1, c2);
+  const N c1 = b.kind == NormKind::layer ? N(total.g / b.count) : 0, c2 = N(total.g_xhat / b.count);
+  T* const dx = b.dx.target(index);
+  if (b.dresidual) {
+    input_gradients<T, true, kFar>(row, b.dresidual.read(index), dx, b.weight, b.cols, c1, c2);
   } else {
-    input_gradients<T, false>(dy, x, nullptr, dx.data(), weight, cols, mean, rstd, c1, c2);
+    input_gradients<T, false, kFar>(row, nullptr, dx, b.weight, b.cols, c1, c2);
   }
-  dx.write();
+  b.dx.write(index);
 }
 
-/// Both sweeps of kRows rows that begin at `row`.
-template <class T, int kRows, Gradients kGradients>
-NORMACT_SIMD void backward_group(const BackwardWork& work, int64_t row, ParameterSums sums, T* scratch) {
-  using N = Accumulator<T>;
-  const RowBackward& p = *work.problem;
-  const int64_t cols = p.geometry.cols;
-  const Range all = {0, cols};
-  RowGroup<T, kRows> rows = {};
-  for (int r = 0; r < kRows; ++r) {
-    rows.dy[r] = RowView<T>(p, p.dy, row + r, all, scratch + 2 * r * cols).read().data();
-    rows.x[r] = RowView<T>(p, p.x, row + r, all, scratch + (2 * r + 1) * cols).read().data();
-    rows.mean[r] = mean_of<T>(p, row + r);
-    rows.rstd[r] = row_element<N>(p, p.rstd, row + r);
+/// kRows rows of any length.
+template <class T, int kRows, Gradients kGradients, bool kFar>
+NORMACT_SIMD void backward_group(const Backward<T>& b, int64_t index) {
+  GradientRow<T> rows[kRows];
+  RowSums totals[kRows] = {};
+  for (int r = 0; r < kRows; ++r) rows[r] = fetch_row(b, index + r);
+  for (int64_t begin = 0; begin < b.cols; begin += kChunk) {
+    const Range chunk = {begin, begin + kChunk < b.cols ? begin + kChunk : b.cols};
+    sum_chunk<T, kRows, kGradients, kFar>(rows, b.weight, b.dweight, b.dbias, chunk, totals);
   }
-  for (int64_t begin = 0; begin < cols; begin += kChunk) {
-    const Range chunk = {begin, begin + kChunk < cols ? begin + kChunk : cols};
-    sum_chunk<T, kRows, kGradients>(rows, static_cast<const N*>(work.weight), static_cast<N*>(sums.dweight),
-                                    static_cast<N*>(sums.dbias), chunk);
-  }
-  for (int r = 0; r < kRows; ++r) {
-    finish_row<T>(work, row + r, all, rows.dy[r], rows.x[r], rows.sums[r], scratch + 2 * r * cols,
-                  scratch + 2 * kMaxGroup * cols);
-  }
+  for (int r = 0; r < kRows; ++r) finish_row<T, kFar>(b, index + r, rows[r], totals[r]);
 }
-
-#if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int kGroup = 4;  // 32 vector registers
-#else
-constexpr int kGroup = 2;  // 16
-#endif
-constexpr int64_t kMaxGroupCols = 4 * kChunk;  // longer rows go one by one, to be in the cache for the second sweep
 
 template <class T, Gradients kGradients>
-void backward_rows_with(const BackwardWork& work, Range rows, ParameterSums sums, T* scratch) {
+NORMACT_SIMD void backward_rows_with(const Backward<T>& b, Range rows, bool in_groups, bool far) {
   int64_t row = rows.begin;
-  if (work.problem->geometry.cols <= kMaxGroupCols) {
-    for (; row + kGroup <= rows.end; row += kGroup) backward_group<T, kGroup, kGradients>(work, row, sums, scratch);
+  if (in_groups) {
+    for (; row + kSharedRows <= rows.end; row += kSharedRows) backward_group<T, kSharedRows, kGradients, false>(b, row);
   }
-  for (; row < rows.end; ++row) backward_group<T, 1, kGradients>(work, row, sums, scratch);
+  if (far) {
+    for (; row < rows.end; ++row) backward_group<T, 1, kGradients, true>(b, row);
+  }
+  for (; row < rows.end; ++row) backward_group<T, 1, kGradients, false>(b, row);
 }
 
 template <class T>
 void backward_rows(const BackwardWork& work, Range rows, ParameterSums sums, void* scratch) {
-  T* const buffer = static_cast<T*>(scratch);
-  if (sums.dbias) return backward_rows_with<T, Gradients::both>(work, rows, sums, buffer);
-  if (sums.dweight) return backward_rows_with<T, Gradients::weight>(work, rows, sums, buffer);
-  backward_rows_with<T, Gradients::none>(work, rows, sums, buffer);
+  const RowProblem& p = *work.problem;
+  const Backward<T> b(work, {0, p.geometry.cols}, sums, static_cast<T*>(scratch));
+  const bool in_groups = p.contiguous && b.cols >= kMinSharedCols && b.cols <= kMaxSharedCols;
+  const bool far = p.contiguous && p.geometry.rows * b.cols * int64_t(sizeof(T)) >= kFarBytes;
+  if (b.dbias) return backward_rows_with<T, Gradients::both>(b, rows, in_groups, far);
+  if (b.dweight) return backward_rows_with<T, Gradients::weight>(b, rows, in_groups, far);
+  backward_rows_with<T, Gradients::none>(b, rows, in_groups, far);
 }
 
 template <class T>
-RowSums backward_sums(const BackwardWork& work, int64_t row, Range columns, ParameterSums sums, void* scratch) {
-  using N = Accumulator<T>;
-  const RowBackward& p = *work.problem;
-  const int64_t cols = columns.end - columns.begin;
-  T* const buffer = static_cast<T*>(scratch);
-  RowGroup<T, 1> rows = {};
-  rows.dy[0] = RowView<T>(p, p.dy, row, columns, buffer).read().data();
-  rows.x[0] = RowView<T>(p, p.x, row, columns, buffer + cols).read().data();
-  rows.mean[0] = mean_of<T>(p, row);
-  rows.rstd[0] = row_element<N>(p, p.rstd, row);
-  const N* weight = static_cast<const N*>(work.weight) + columns.begin;
-  N* dweight = sums.dweight ? static_cast<N*>(sums.dweight) + columns.begin : nullptr;
-  N* dbias = sums.dbias ? static_cast<N*>(sums.dbias) + columns.begin : nullptr;
-  const Range local = {0, cols};
-  if (dbias) {
-    sum_chunk<T, 1, Gradients::both>(rows, weight, dweight, dbias, local);
-  } else if (dweight) {
-    sum_chunk<T, 1, Gradients::weight>(rows, weight, dweight, dbias, local);
+RowSums backward_sums(const BackwardWork& work, int64_t index, Range columns, ParameterSums sums, void* scratch) {
+  const Backward<T> b(work, columns, sums, static_cast<T*>(scratch));
+  const GradientRow<T> row[1] = {fetch_row(b, index)};
+  RowSums total[1] = {};
+  const Range all = {0, b.cols};
+  if (b.dbias) {
+    sum_chunk<T, 1, Gradients::both, false>(row, b.weight, b.dweight, b.dbias, all, total);
+  } else if (b.dweight) {
+    sum_chunk<T, 1, Gradients::weight, false>(row, b.weight, b.dweight, b.dbias, all, total);
   } else {
-    sum_chunk<T, 1, Gradients::none>(rows, weight, dweight, dbias, local);
+    sum_chunk<T, 1, Gradients::none, false>(row, b.weight, b.dweight, b.dbias, all, total);
   }
-  return rows.sums[0];
+  return total[0];
 }
 
 template <class T>
-void backward_apply(const BackwardWork& work, int64_t row, Range columns, RowSums total, void* scratch) {
-  const RowBackward& p = *work.problem;
-  const int64_t cols = columns.end - columns.begin;
-  T* const buffer = static_cast<T*>(scratch);
-  const T* dy = RowView<T>(p, p.dy, row, columns, buffer).read().data();
-  const T* x = RowView<T>(p, p.x, row, columns, buffer + cols).read().data();
-  finish_row<T>(work, row, columns, dy, x, total, buffer, buffer + 2 * cols);
+void backward_apply(const BackwardWork& work, int64_t index, Range columns, RowSums total, void* scratch) {
+  const Backward<T> b(work, columns, {}, static_cast<T*>(scratch));
+  finish_row<T, false>(b, index, fetch_row(b, index), total);
 }
 
 }  // namespace normact::cpu::NORMACT_ISA

@@ -16,9 +16,8 @@ int64_t bytes_of_row(const RowForward& problem) {
 /// Threads share the rows.
 void forward_by_rows(const ForwardWork& work, const RowKernels& kernels, int threads, char* lanes, int64_t lane_bytes) {
   const RowForward& problem = *work.problem;
-  parallel_ranges(threads, problem.geometry.rows, bytes_of_row(problem), [&](Range rows, int lane) {
-    kernels.forward_rows(work, rows, lanes + lane * lane_bytes);
-  });
+  parallel_ranges(threads, problem.geometry.rows, bytes_of_row(problem),
+                  [&](Range rows, int lane) { kernels.forward_rows(work, rows, lanes + lane * lane_bytes); });
 }
 
 /// Threads share each row.
@@ -59,8 +58,7 @@ Status row_norm_forward(const RowForward& problem) {
 
   ForwardWork work{&problem, nullptr, nullptr};
   if (problem.weight.data) {
-    work.weight =
-        load_parameter(problem, *kernels, threads, problem.weight, problem.weight_offset, memory + weight_at);
+    work.weight = load_parameter(problem, *kernels, threads, problem.weight, problem.weight_offset, memory + weight_at);
   }
   if (problem.bias.data) work.bias = load_parameter(problem, *kernels, threads, problem.bias, 0, memory + bias_at);
   if (by_chunks) {

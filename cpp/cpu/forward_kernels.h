@@ -10,6 +10,10 @@
 
 namespace normact::cpu::NORMACT_ISA {
 
+constexpr int kGroup = 4;                             // rows that go through the steps together ...
+constexpr int64_t kGroupCols = 1024;                  // ... if they are this short (longer rows hide their own latency)
+constexpr int64_t kGroupElements = int64_t{1} << 20;  // ... and in the cache: from memory, one row at a time is faster
+
 /// totals[k] += the sums of what term(column, lanes, accumulators) adds to accumulators[k], over all columns.
 /// A block is short enough for fp32 (16 additions to an accumulator); blocks are added up in double.
 template <class T, int kSums, class Term>
@@ -32,25 +36,29 @@ NORMACT_SIMD void block_sums(int64_t cols, double (&totals)[kSums], Term term) {
   }
 }
 
-/// Two passes: the mean, then the squares centred on it. The second also sums the deviations themselves, which corrects
-/// the rounding of the first mean (Chan, Golub, LeVeque 1983, eq. 1.7).
+/// First pass of a row that is centred: its mean, as yet with the rounding of the sum.
 template <class T>
-NORMACT_SIMD Moments<double> centred_moments(const T* s, int64_t cols) {
+NORMACT_SIMD Accumulator<T> first_mean(const T* s, int64_t cols) {
+  double total[1] = {};
+  block_sums<T>(cols, total, [&](int64_t j, auto lanes, Vec<T>* a) { a[0] += load(s + j, lanes); });
+  return Accumulator<T>(total[0] / double(cols));
+}
+
+/// Second pass: the squares centred on `shift`, the first mean. The sum of the deviations themselves corrects what the
+/// first mean lost to rounding (Chan, Golub, LeVeque 1983, eq. 1.7).
+template <class T>
+NORMACT_SIMD Moments<double> centred_moments(const T* s, int64_t cols, Accumulator<T> shift) {
   using V = Vec<T>;
-  double first[1] = {};
-  block_sums<T>(cols, first, [&](int64_t j, auto lanes, V* a) { a[0] += load(s + j, lanes); });
-  const double count = double(cols);
-  const auto shift = Accumulator<T>(first[0] / count);
   const V centre = broadcast(shift);
-  double second[2] = {};
-  block_sums<T>(cols, second, [&](int64_t j, auto lanes, V* a) {
+  double totals[2] = {};
+  block_sums<T>(cols, totals, [&](int64_t j, auto lanes, V* a) {
     const V d = keep(load(s + j, lanes) - centre, lanes);
     a[0] += d;
     a[1] = multiply_add(d, d, a[1]);
   });
-  const double correction = second[0] / count;
+  const double count = double(cols), correction = totals[0] / count;
   const bool finite = correction - correction == 0;  // a row with an Inf has an infinite mean, not NaN
-  return {shift + (finite ? correction : 0), second[1] - second[0] * correction, count};
+  return {shift + (finite ? correction : 0), totals[1] - totals[0] * correction, count};
 }
 
 template <class T>
@@ -65,13 +73,14 @@ NORMACT_SIMD Moments<double> raw_moments(const T* s, int64_t cols) {
 
 template <class T>
 NORMACT_SIMD Moments<double> moments_of(NormKind kind, const T* s, int64_t cols) {
-  return kind == NormKind::layer ? centred_moments(s, cols) : raw_moments(s, cols);
+  return kind == NormKind::layer ? centred_moments(s, cols, first_mean(s, cols)) : raw_moments(s, cols);
 }
 
 /// s = round(x + residual); s may be either.
 template <class T>
 NORMACT_SIMD void add_residual(const T* x, const T* residual, T* s, int64_t cols) {
-  for_vectors<T>(cols, [&](int64_t j, auto lanes) { store(s + j, load(x + j, lanes) + load(residual + j, lanes), lanes); });
+  for_vectors<T>(cols,
+                 [&](int64_t j, auto lanes) { store(s + j, load(x + j, lanes) + load(residual + j, lanes), lanes); });
 }
 
 template <class T, bool kWeight, bool kBias>
@@ -93,91 +102,127 @@ NORMACT_SIMD void normalize(const T* s, T* y, const Accumulator<T>* weight, cons
   });
 }
 
+/// What a forward kernel works on: a range of columns of every row.
+template <class T>
+struct Forward {
+  using N = Accumulator<T>;
+
+  /// scratch as for Rows, for two rows of these columns.
+  NORMACT_SIMD Forward(const ForwardWork& work, Range columns, T* scratch)
+      : kind(work.problem->kind),
+        eps(work.problem->eps),
+        cols(columns.end - columns.begin),
+        weight(work.weight ? static_cast<const N*>(work.weight) + columns.begin : nullptr),
+        bias(work.bias ? static_cast<const N*>(work.bias) + columns.begin : nullptr),
+        x(*work.problem, work.problem->x, columns, scratch),
+        residual(*work.problem, work.problem->residual, columns, scratch + cols),
+        sum(*work.problem, work.problem->residual_out, columns, scratch),
+        y(*work.problem, work.problem->y, columns, scratch + cols),
+        mean(*work.problem, work.problem->mean),
+        rstd(*work.problem, work.problem->rstd) {}
+
+  NormKind kind;
+  double eps;
+  int64_t cols;
+  const N* weight;
+  const N* bias;
+  Rows<T> x, residual, sum, y;
+  RowStarts<N> mean, rstd;
+};
+
+/// The row s as an array; writes residual_out if there is a residual.
+template <class T>
+NORMACT_SIMD const T* fetch_row(const Forward<T>& f, int64_t row) {
+  if (!f.residual) return f.x.read(row);
+  T* const s = f.sum.target(row);
+  add_residual<T>(f.x.read(row), f.residual.read(row), s, f.cols);
+  f.sum.write(row);
+  return s;
+}
+
 /// Moments to mean and rstd, rounded to the accumulator type, and stored where wanted.
 template <class T>
-NORMACT_SIMD Statistics finish(const RowForward& p, int64_t row, const Moments<double>& moments) {
+NORMACT_SIMD Statistics finish(const Forward<T>& f, int64_t row, const Moments<double>& moments) {
   using N = Accumulator<T>;
   const auto rsqrt = [](double v) __attribute__((always_inline)) { return 1 / __builtin_sqrt(v); };
   const N mean = N(moments.mean);
-  const N rstd = N(reciprocal_std(moments.m2, moments.count, p.eps, rsqrt));
-  if (p.mean.data) row_element<N>(p, p.mean, row) = mean;
-  if (p.rstd.data) row_element<N>(p, p.rstd, row) = rstd;
+  const N rstd = N(reciprocal_std(moments.m2, moments.count, f.eps, rsqrt));
+  if (f.mean) *f.mean[row] = mean;
+  if (f.rstd) *f.rstd[row] = rstd;
   return {mean, rstd};
 }
 
-/// The rows s of a problem: where they are, and how they get there.
 template <class T>
-NORMACT_SIMD RowView<T> input_row(const RowForward& p, int64_t row, Range columns, T* scratch) {
-  return RowView<T>(p, p.residual.data ? p.residual_out : p.x, row, columns, scratch);
+NORMACT_SIMD void apply(const Forward<T>& f, const T* s, T* y, Statistics statistics) {
+  if (f.weight && f.bias) return normalize<T, true, true>(s, y, f.weight, f.bias, f.cols, statistics);
+  if (f.weight) return normalize<T, true, false>(s, y, f.weight, f.bias, f.cols, statistics);
+  if (f.bias) return normalize<T, false, true>(s, y, f.weight, f.bias, f.cols, statistics);
+  normalize<T, false, false>(s, y, f.weight, f.bias, f.cols, statistics);
 }
 
+/// One row of any length.
 template <class T>
-NORMACT_SIMD void store_sum(const RowForward& p, int64_t row, Range columns, T* scratch) {
-  const int64_t cols = columns.end - columns.begin;
-  const RowView<T> s(p, p.residual_out, row, columns, scratch);
-  const RowView<T> x(p, p.x, row, columns, scratch);
-  const RowView<T> residual(p, p.residual, row, columns, scratch + cols);
-  add_residual<T>(x.read().data(), residual.read().data(), s.data(), cols);
-  s.write();
+NORMACT_SIMD void forward_row(const Forward<T>& f, int64_t row) {
+  const T* s = fetch_row(f, row);
+  Moments<double> total = moments_of<T>(f.kind, s, f.cols < kChunk ? f.cols : kChunk);
+  for (int64_t begin = kChunk; begin < f.cols; begin += kChunk) {
+    const int64_t count = f.cols - begin < kChunk ? f.cols - begin : kChunk;
+    total = merge(total, moments_of<T>(f.kind, s + begin, count));
+  }
+  apply<T>(f, s, f.y.target(row), finish(f, row, total));
+  f.y.write(row);
 }
 
+/// kGroup short rows, a step for all before the next step: the sums of one row are a chain of dependent operations, and
+/// the other rows fill its gaps. Each row's own operations are those of forward_row.
 template <class T>
-Moments<double> forward_moments(const ForwardWork& work, int64_t row, Range columns, void* scratch) {
-  const RowForward& p = *work.problem;
-  T* const buffer = static_cast<T*>(scratch);
-  if (p.residual.data) store_sum(p, row, columns, buffer);
-  const RowView<T> s = input_row(p, row, columns, buffer);
-  if (!p.residual.data) s.read();
-  return moments_of<T>(p.kind, s.data(), columns.end - columns.begin);
-}
-
-template <class T>
-Statistics forward_merge(const ForwardWork& work, int64_t row, const Moments<double>* chunks, int64_t count) {
-  Moments<double> total = chunks[0];
-  for (int64_t i = 1; i < count; ++i) total = merge(total, chunks[i]);
-  return finish<T>(*work.problem, row, total);
-}
-
-template <class T>
-NORMACT_SIMD void apply(const ForwardWork& work, const T* s, T* y, Range columns, Statistics statistics) {
-  using N = Accumulator<T>;
-  const int64_t cols = columns.end - columns.begin;
-  const N* weight = work.weight ? static_cast<const N*>(work.weight) + columns.begin : nullptr;
-  const N* bias = work.bias ? static_cast<const N*>(work.bias) + columns.begin : nullptr;
-  if (weight && bias) return normalize<T, true, true>(s, y, weight, bias, cols, statistics);
-  if (weight) return normalize<T, true, false>(s, y, weight, bias, cols, statistics);
-  if (bias) return normalize<T, false, true>(s, y, weight, bias, cols, statistics);
-  normalize<T, false, false>(s, y, weight, bias, cols, statistics);
-}
-
-template <class T>
-void forward_apply(const ForwardWork& work, int64_t row, Range columns, Statistics statistics, void* scratch) {
-  const RowForward& p = *work.problem;
-  T* const buffer = static_cast<T*>(scratch);
-  const RowView<T> y(p, p.y, row, columns, buffer + (columns.end - columns.begin));
-  apply<T>(work, input_row(p, row, columns, buffer).read().data(), y.data(), columns, statistics);
-  y.write();
+NORMACT_SIMD void forward_group(const Forward<T>& f, int64_t row) {
+  const T* s[kGroup];
+  Accumulator<T> mean[kGroup];
+  Moments<double> moments[kGroup];
+  Statistics statistics[kGroup];
+  for (int r = 0; r < kGroup; ++r) s[r] = fetch_row(f, row + r);
+  if (f.kind == NormKind::layer) {
+    for (int r = 0; r < kGroup; ++r) mean[r] = first_mean(s[r], f.cols);
+    for (int r = 0; r < kGroup; ++r) moments[r] = centred_moments(s[r], f.cols, mean[r]);
+  } else {
+    for (int r = 0; r < kGroup; ++r) moments[r] = raw_moments(s[r], f.cols);
+  }
+  for (int r = 0; r < kGroup; ++r) statistics[r] = finish(f, row + r, moments[r]);
+  for (int r = 0; r < kGroup; ++r) apply<T>(f, s[r], f.y.target(row + r), statistics[r]);
 }
 
 template <class T>
 void forward_rows(const ForwardWork& work, Range rows, void* scratch) {
-  const RowForward& p = *work.problem;
-  const int64_t cols = p.geometry.cols;
-  const Range columns = {0, cols};
-  T* const buffer = static_cast<T*>(scratch);
-  for (int64_t row = rows.begin; row < rows.end; ++row) {
-    if (p.residual.data) store_sum(p, row, columns, buffer);
-    const RowView<T> s = input_row(p, row, columns, buffer);
-    if (!p.residual.data) s.read();
-    Moments<double> total = moments_of<T>(p.kind, s.data(), cols < kChunk ? cols : kChunk);
-    for (int64_t begin = kChunk; begin < cols; begin += kChunk) {
-      const int64_t count = cols - begin < kChunk ? cols - begin : kChunk;
-      total = merge(total, moments_of<T>(p.kind, s.data() + begin, count));
-    }
-    const RowView<T> y(p, p.y, row, columns, buffer + cols);
-    apply<T>(work, s.data(), y.data(), columns, finish<T>(p, row, total));
-    y.write();
+  const RowProblem& p = *work.problem;
+  const Forward<T> f(work, {0, p.geometry.cols}, static_cast<T*>(scratch));
+  int64_t row = rows.begin;
+  if (p.contiguous && f.cols <= kGroupCols && p.geometry.rows * f.cols <= kGroupElements) {
+    for (; row + kGroup <= rows.end; row += kGroup) forward_group<T>(f, row);
   }
+  for (; row < rows.end; ++row) forward_row<T>(f, row);
+}
+
+template <class T>
+Moments<double> forward_moments(const ForwardWork& work, int64_t row, Range columns, void* scratch) {
+  const Forward<T> f(work, columns, static_cast<T*>(scratch));
+  return moments_of<T>(f.kind, fetch_row(f, row), f.cols);
+}
+
+template <class T>
+Statistics forward_merge(const ForwardWork& work, int64_t row, const Moments<double>* chunks, int64_t count) {
+  const Forward<T> f(work, {0, 0}, nullptr);
+  Moments<double> total = chunks[0];
+  for (int64_t i = 1; i < count; ++i) total = merge(total, chunks[i]);
+  return finish(f, row, total);
+}
+
+template <class T>
+void forward_apply(const ForwardWork& work, int64_t row, Range columns, Statistics statistics, void* scratch) {
+  const Forward<T> f(work, columns, static_cast<T*>(scratch));
+  const T* s = f.residual ? f.sum.read(row) : f.x.read(row);
+  apply<T>(f, s, f.y.target(row), statistics);
+  f.y.write(row);
 }
 
 }  // namespace normact::cpu::NORMACT_ISA

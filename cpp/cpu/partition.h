@@ -22,9 +22,8 @@ inline int threads_for(int64_t bytes, int available) { return bytes < kSerialByt
 template <class Body>
 void parallel_ranges(int threads, int64_t count, int64_t bytes_each, Body&& body) {
   const int64_t step = std::max(ceil_div(count, int64_t{4} * threads), ceil_div(kTaskBytes, bytes_each));
-  parallel_for(threads, ceil_div(count, step), [&](int64_t task, int lane) {
-    body(Range{task * step, std::min(count, (task + 1) * step)}, lane);
-  });
+  parallel_for(threads, ceil_div(count, step),
+               [&](int64_t task, int lane) { body(Range{task * step, std::min(count, (task + 1) * step)}, lane); });
 }
 
 /// body(Range, chunk, lane) for every chunk of a row.
@@ -48,15 +47,14 @@ struct RowBlocks {
 };
 
 constexpr int64_t kMaxBlocks = 64;
-constexpr int64_t kMinBlockRows = 16;            // so that the partial sums are small beside the tensors
+constexpr int64_t kMinBlockRows = 16;  // so that the partial sums are small beside the tensors
 constexpr int64_t kMinBlockElements = 16 << 10;
-constexpr int64_t kFlushRows = 256;              // rows that are summed up in fp32 before they join a longer sum
+constexpr int64_t kFlushRows = 256;  // rows that are summed up in fp32 before they join a longer sum
 
 inline RowBlocks row_blocks(const RowGeometry& geometry) {
   const int64_t rows = geometry.rows, cols = geometry.cols;
   if (cols >= 32 * kChunk || (cols > kChunk && rows < 2 * kMinBlockRows)) return {true, rows, rows > 0 ? 1 : 0};
-  const int64_t block_rows =
-      std::max({kMinBlockRows, ceil_div(kMinBlockElements, cols), ceil_div(rows, kMaxBlocks)});
+  const int64_t block_rows = std::max({kMinBlockRows, ceil_div(kMinBlockElements, cols), ceil_div(rows, kMaxBlocks)});
   return {false, block_rows, ceil_div(rows, block_rows)};
 }
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows as arrays without gaps: where the tensor's are, themselves; otherwise gathered into scratch and scattered back.
+//
+// These objects are made once per kernel call and copied out of the problem: the compiler must assume that a store to a
+// tensor changes the problem, but can keep a local object in registers.
 #pragma once
 
 #include "core/problem.h"
@@ -8,7 +11,7 @@
 
 namespace normact::cpu::NORMACT_ISA {
 
-/// visit(offset of the columns' first element, step, how many) for each run of columns with one stride.
+/// visit(offset of the run's first element, step, how many) for each run of columns with one stride.
 template <class Visit>
 NORMACT_SIMD void for_runs(const RowGeometry& geometry, const int64_t* stride, Range columns, Visit visit) {
   const int last = geometry.col_ndim - 1;
@@ -22,56 +25,83 @@ NORMACT_SIMD void for_runs(const RowGeometry& geometry, const int64_t* stride, R
   }
 }
 
-/// The rows of one operand with columns.
 template <class T>
-class RowView {
+__attribute__((noinline)) void gather(const T* row, const RowGeometry& geometry, const Operand& operand, Range columns,
+                                      T* target) {
+  for_runs(geometry, operand.col_stride, columns, [&](int64_t offset, int64_t step, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) *target++ = row[offset + i * step];
+  });
+}
+
+template <class T>
+__attribute__((noinline)) void scatter(const T* source, const RowGeometry& geometry, const Operand& operand,
+                                       Range columns, T* row) {
+  for_runs(geometry, operand.col_stride, columns, [&](int64_t offset, int64_t step, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) row[offset + i * step] = *source++;
+  });
+}
+
+/// Where the rows of an operand begin.
+template <class T>
+class RowStarts {
  public:
-  /// scratch: room for columns.end - columns.begin elements, used if the problem is not contiguous.
-  NORMACT_SIMD RowView(const RowProblem& problem, const Operand& operand, int64_t row, Range columns, T* scratch)
-      : geometry_(problem.geometry), operand_(operand), columns_(columns), direct_(problem.contiguous) {
-    base_ = static_cast<T*>(operand.data) +
-            strided_offset(row, geometry_.row_ndim, geometry_.row_shape, operand.row_stride);
-    data_ = direct_ ? base_ + columns.begin : scratch;
-  }
+  NORMACT_SIMD RowStarts(const RowProblem& problem, const Operand& operand)
+      : geometry_(&problem.geometry),
+        row_stride_(operand.row_stride),
+        data_(static_cast<T*>(operand.data)),
+        stride_(operand.row_stride[0]),
+        one_dimension_(problem.geometry.row_ndim == 1) {}
 
-  /// The columns as an array; of an input that read() has fetched, or of an output that write() will put in place.
-  NORMACT_SIMD T* data() const { return data_; }
+  /// Whether there is such an operand.
+  NORMACT_SIMD explicit operator bool() const { return data_ != nullptr; }
 
-  NORMACT_SIMD const RowView& read() const {
-    if (!direct_) gather();
-    return *this;
-  }
-  NORMACT_SIMD void write() const {
-    if (!direct_) scatter();
+  NORMACT_SIMD T* operator[](int64_t row) const {
+    if (one_dimension_) return data_ + row * stride_;
+    return data_ + strided_offset(row, geometry_->row_ndim, geometry_->row_shape, row_stride_);
   }
 
  private:
-  __attribute__((noinline)) void gather() const {
-    T* target = data_;
-    for_runs(geometry_, operand_.col_stride, columns_, [&](int64_t offset, int64_t step, int64_t count) {
-      for (int64_t i = 0; i < count; ++i) *target++ = base_[offset + i * step];
-    });
-  }
-  __attribute__((noinline)) void scatter() const {
-    const T* source = data_;
-    for_runs(geometry_, operand_.col_stride, columns_, [&](int64_t offset, int64_t step, int64_t count) {
-      for (int64_t i = 0; i < count; ++i) base_[offset + i * step] = *source++;
-    });
-  }
-
-  const RowGeometry& geometry_;
-  const Operand& operand_;
-  Range columns_;
-  bool direct_;
-  T* base_;
+  const RowGeometry* geometry_;
+  const int64_t* row_stride_;
   T* data_;
+  int64_t stride_;
+  bool one_dimension_;
 };
 
-/// One element of an operand that has no columns (mean, rstd).
-template <class N>
-NORMACT_SIMD N& row_element(const RowProblem& problem, const Operand& operand, int64_t row) {
-  return static_cast<N*>(operand.data)[strided_offset(row, problem.geometry.row_ndim, problem.geometry.row_shape,
-                                                      operand.row_stride)];
-}
+/// A range of columns of the rows of an operand.
+template <class T>
+class Rows {
+ public:
+  /// scratch: room for the columns, used if the problem is not contiguous.
+  NORMACT_SIMD Rows(const RowProblem& problem, const Operand& operand, Range columns, T* scratch)
+      : starts_(problem, operand),
+        geometry_(&problem.geometry),
+        operand_(&operand),
+        columns_(columns),
+        scratch_(scratch),
+        contiguous_(problem.contiguous) {}
+
+  NORMACT_SIMD explicit operator bool() const { return bool(starts_); }
+
+  /// The columns as an array, for reading.
+  NORMACT_SIMD T* read(int64_t row) const {
+    if (contiguous_) return starts_[row] + columns_.begin;
+    gather<T>(starts_[row], *geometry_, *operand_, columns_, scratch_);
+    return scratch_;
+  }
+  /// The same for writing; write() then puts them in place.
+  NORMACT_SIMD T* target(int64_t row) const { return contiguous_ ? starts_[row] + columns_.begin : scratch_; }
+  NORMACT_SIMD void write(int64_t row) const {
+    if (!contiguous_) scatter<T>(scratch_, *geometry_, *operand_, columns_, starts_[row]);
+  }
+
+ private:
+  RowStarts<T> starts_;
+  const RowGeometry* geometry_;
+  const Operand* operand_;
+  Range columns_;
+  T* scratch_;
+  bool contiguous_;
+};
 
 }  // namespace normact::cpu::NORMACT_ISA

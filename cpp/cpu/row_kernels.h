@@ -13,7 +13,6 @@
 namespace normact::cpu {
 
 constexpr int64_t kChunk = 8192;
-constexpr int kMaxGroup = 4;  // rows that a backward kernel takes at once, at most
 
 struct Range {
   int64_t begin;
@@ -94,7 +93,7 @@ inline int64_t forward_scratch(const RowProblem& problem, int64_t columns) {
   return problem.contiguous ? 0 : 2 * columns * size_of(problem.dtype);
 }
 inline int64_t backward_scratch(const RowProblem& problem, int64_t columns) {
-  return problem.contiguous ? 0 : (2 * kMaxGroup + 1) * columns * size_of(problem.dtype);
+  return problem.contiguous ? 0 : 3 * columns * size_of(problem.dtype);
 }
 
 }  // namespace normact::cpu

@@ -11,8 +11,8 @@ constexpr size_t kAlignment = 64;
 
 constexpr size_t align_up(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-/// The calling thread's buffer of at least this many bytes, 64-byte aligned; null if there is no memory. Valid until the
-/// thread asks again.
+/// The calling thread's buffer of at least this many bytes, 64-byte aligned; null if there is no memory. Valid until
+/// the thread asks again.
 char* thread_buffer(size_t bytes);
 
 /// Adds up the parts of a buffer: reserve() says where each will lie.

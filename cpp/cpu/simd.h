@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One vector type for every instruction set: the compiler's own (GCC and Clang vector extensions), whose + - * / are the
-// operators that the formulas of cpp/math use. Here is what those lack: partial loads and stores, 16-bit types, fused
-// multiply-add, the sum of the lanes.
+// One vector type for every instruction set: the compiler's own (GCC and Clang vector extensions), whose + - * / are
+// the operators that the formulas of cpp/math use. Here is what those lack: partial loads and stores, 16-bit types,
+// fused multiply-add, the sum of the lanes.
 //
 // Everything lives in a namespace named after the instruction set (NORMACT_ISA, defined by the including file) and is
 // always inlined: a function built for AVX-512 can never be the one that baseline code links to.
@@ -96,15 +96,19 @@ NORMACT_SIMD DoubleVec keep(DoubleVec v, First lanes) { return (DoubleVec)((Long
 
 // ---- Raw loads and stores -------------------------------------------------------------------------------------------
 
+/// V at any address. Unlike memcpy, such a store tells the compiler that it changes elements and nothing else.
+template <class V>
+struct Unaligned {
+  typedef V type __attribute__((aligned(1)));
+};
+
 template <class V, class T>
 NORMACT_SIMD V load_raw(const T* source, All) {
-  V v;
-  __builtin_memcpy(&v, source, sizeof v);
-  return v;
+  return *reinterpret_cast<const typename Unaligned<V>::type*>(source);
 }
 template <class V, class T>
 NORMACT_SIMD void store_raw(T* target, V v, All) {
-  __builtin_memcpy(target, &v, sizeof v);
+  *reinterpret_cast<typename Unaligned<V>::type*>(target) = v;
 }
 
 template <class V, class T>

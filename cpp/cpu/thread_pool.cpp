@@ -196,9 +196,9 @@ std::atomic<int> wanted_threads{0};  // 0: not asked yet
 void run_tasks(int lanes, int64_t tasks, TaskBody body, void* context) {
   TaskCall call{body, context};
   const auto marked = [](void* call_of_task, int64_t task, int lane) {
-    const auto* call = static_cast<TaskCall*>(call_of_task);
+    const auto* task_call = static_cast<TaskCall*>(call_of_task);
     inside_task = true;
-    call->body(call->context, task, lane);
+    task_call->body(task_call->context, task, lane);
     inside_task = false;
   };
   if (!inside_task && !exiting.load(std::memory_order_relaxed)) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pool of worker threads for the whole process. It starts with the first parallel call, and again in a forked child.
+// One pool of worker threads for the whole process. It starts with the first parallel call, and again in a forked
+// child.
 #pragma once
 
 #include <cstdint>
