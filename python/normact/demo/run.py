@@ -7,7 +7,7 @@ import functools
 import importlib.util
 import statistics
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -31,8 +31,20 @@ def choose_device(wanted: str) -> str:
     return wanted if wanted != "auto" else "cuda" if has_gpu and built else "cpu"
 
 
-def interleaved_medians(functions: Sequence[Callable[[], object]], rounds: int, device: str, label: str) -> list[float]:
-    """Median seconds of each function; they take turns, so that a slow moment of the machine hits all of them."""
+class Timing(NamedTuple):
+    """Seconds of many runs."""
+
+    median: float
+    best: float
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether something else was busy on the machine, so that the median says little."""
+        return self.median > 3 * self.best
+
+
+def take_turns(functions: Sequence[Callable[[], object]], rounds: int, device: str, label: str) -> list[Timing]:
+    """Times each function; they take turns, so that a slow moment of the machine hits all of them."""
     seconds: list[list[float]] = [[] for _ in functions]
     for function in functions:
         function()  # the first call allocates and warms caches
@@ -45,7 +57,7 @@ def interleaved_medians(functions: Sequence[Callable[[], object]], rounds: int, 
             _synchronize(device)
             times.append(time.perf_counter() - start)
         progress.step()
-    return [statistics.median(times) for times in seconds]
+    return [Timing(statistics.median(times), min(times)) for times in seconds]
 
 
 def _synchronize(device: str) -> None:
@@ -106,8 +118,11 @@ def show_time(encoders: model.Encoders, device: str) -> None:
     write(styled(f"  {'':46}{NAMES[0]:>10}{NAMES[1]:>10}", "dim"))
     for label, functions, rounds, grad in rows:
         with torch.set_grad_enabled(grad):
-            times = interleaved_medians(functions, rounds, device, "timing")
-        write(f"  {label:46}{_duration(times[0]):>10}{_duration(times[1]):>10}   {times[0] / times[1]:4.2f}x")
+            original, fused = take_turns(functions, rounds, device, "timing")
+        ratio = f"{original.median / fused.median:4.2f}x"
+        if original.disturbed or fused.disturbed:
+            ratio = "the machine is busy"
+        write(f"  {label:46}{_duration(original.median):>10}{_duration(fused.median):>10}   {ratio}")
     encoders.original.zero_grad()
     encoders.fused.zero_grad()
 
@@ -143,11 +158,11 @@ def show_training(encoders: model.Encoders, device: str, steps: int, plot: str) 
         losses[side].append(loss.item())
         found[side].append(hits)
 
-    medians = interleaved_medians((lambda: step(0), lambda: step(1)), steps - 1, device, "training")
+    times = take_turns((lambda: step(0), lambda: step(1)), steps - 1, device, "training")
     for line in chart(*losses, NAMES):
         write("  " + line)
     write(f"  Proverbs that find their meaning: {found[1][0]} of {pairs} before, {found[1][-1]} after.")
-    write(f"  Median step: {NAMES[0]} {_duration(medians[0])}, {NAMES[1]} {_duration(medians[1])}.")
+    write(f"  Median step: {NAMES[0]} {_duration(times[0].median)}, {NAMES[1]} {_duration(times[1].median)}.")
     differences = [abs(a - b) / a for a, b in zip(*losses, strict=True)]
     passed = all(difference <= MAX_LOSS_DIFFERENCE for difference in differences)  # a NaN fails
     largest = f"largest relative difference of the losses {max(differences):.1e}"
