@@ -12,6 +12,8 @@
 namespace normact::python {
 namespace {
 
+constexpr size_t kOneArgument = size_t{1} | PY_VECTORCALL_ARGUMENTS_OFFSET;  // self, with room before it
+
 bool is_cuda(DLDevice device) { return device.device_type == kDLCUDA || device.device_type == kDLCUDAManaged; }
 
 PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
@@ -20,21 +22,25 @@ PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); 
 
 bool is_true(nb::object value) { return value.ptr() == Py_True; }
 
-[[gnu::cold]] bool torch_records_gradients() {
-  return is_true(nb::module_::import_("torch").attr("is_grad_enabled")());
+// Asked once a call at most, and only if a tensor requires grad: parameters do, also under no_grad().
+bool torch_records_gradients(Call& call) {
+  static PyObject* const is_grad_enabled =
+      nb::object(nb::module_::import_("torch").attr("is_grad_enabled")).release().ptr();
+  if (!call.torch_records_gradients) call.torch_records_gradients = is_true(nb::handle(is_grad_enabled)());
+  return *call.torch_records_gradients;
 }
 
 // DLPack knows nothing of autograd and of torch's lazy negation: the memory alone would give silently wrong results.
-void check_torch(PyObject* object, const char* name, const Call& call) {
+void check_torch(PyObject* object, const char* name, Call& call) {
   static PyObject* const requires_grad = interned("requires_grad");
   static PyObject* const is_neg = interned("is_neg");
-  if (is_true(nb::steal(PyObject_GetAttr(object, requires_grad))) && torch_records_gradients()) {
+  if (is_true(nb::steal(PyObject_GetAttr(object, requires_grad))) && torch_records_gradients(call)) {
     raise(PyExc_ValueError, call.function, ": ", name,
           " requires grad, and this function records no gradient; expected a call under torch.no_grad(), a tensor "
           "after .detach(), or the differentiable function of normact.torch");
   }
   PyObject* args[] = {nullptr, object};
-  if (is_true(nb::steal(PyObject_VectorcallMethod(is_neg, args + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr)))) {
+  if (is_true(nb::steal(PyObject_VectorcallMethod(is_neg, args + 1, kOneArgument, nullptr)))) {
     raise(PyExc_ValueError, call.function, ": ", name,
           " has its negative bit set (a view that negates lazily); expected a tensor after .resolve_neg()");
   }
@@ -73,7 +79,7 @@ PyObject* call_dlpack(PyObject* object, PyObject* stream, bool versioned) {
   PyObject* names = versioned           ? (stream != nullptr ? names_both : names_version)
                     : stream != nullptr ? names_stream
                                         : nullptr;
-  return PyObject_VectorcallMethod(method, buffer + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, names);
+  return PyObject_VectorcallMethod(method, buffer + 1, kOneArgument, names);
 }
 
 // The same, for producers of before DLPack 1.0 too. Null with the exception pending on failure.

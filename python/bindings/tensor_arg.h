@@ -6,6 +6,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "bindings/array_type.h"
 #include "bindings/stream.h"
@@ -19,6 +20,7 @@ enum class Access : uint8_t { read, write };
 struct Call {
   const char* function;  // as Python knows it, for messages
   StreamChoice stream;
+  std::optional<bool> torch_records_gradients = std::nullopt;  // not asked yet
 };
 
 /// Lives on the stack of the call. PyTorch's tensors are read through DLPack's C exchange table (about 100 ns), all

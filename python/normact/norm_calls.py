@@ -44,15 +44,17 @@ def forward(
     stream: Any,
 ) -> Any:
     """A forward of the kind LAYER or RMS; the arguments are those of `normact.layer_norm`."""
+    simple = residual is None and stream is None and not return_stats
+    if simple and out is not None and not isinstance(out, tuple):  # the shortest way, for those who count microseconds
+        _core.norm_forward(
+            kind, x, weight, bias, None, out, None, None, None, axis, eps, weight_offset, None, workspace
+        )
+        return out
     args = (kind, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out)
-    if stream is not None:
-        with family_of(x, _NAMES[kind]).on_stream(x, stream) as handle:
-            return _forward_on(*args, handle)
-    if out is None or residual is not None or return_stats or isinstance(out, tuple):
+    if stream is None:
         return _forward_on(*args, None)
-    # The shortest way, for those who count microseconds.
-    _core.norm_forward(kind, x, weight, bias, None, out, None, None, None, axis, eps, weight_offset, None, workspace)
-    return out
+    with family_of(x, _NAMES[kind]).on_stream(x, stream) as handle:
+        return _forward_on(*args, handle)
 
 
 def _forward_on(

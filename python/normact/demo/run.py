@@ -101,10 +101,10 @@ def show_time(encoders: model.Encoders, device: str) -> None:
     heading("3  Time (medians, both in turn)")
     tokens = model.tokenize(encoders.tokenizer, texts.SENTENCES, device)
     norm, fused_norm = encoders.original.embeddings.LayerNorm, encoders.fused.embeddings.LayerNorm
-    h, residual = (torch.randn(*tokens["input_ids"].shape, norm.weight.numel(), device=device) for _ in range(2))
+    h, residual, dy = (torch.randn(*tokens["input_ids"].shape, norm.weight.numel(), device=device) for _ in range(3))
 
     def step(function: Callable[[], torch.Tensor]) -> Callable[[], object]:
-        return lambda: function().sum().backward()
+        return lambda: function().backward(dy)
 
     h.requires_grad_(True)
     shape = "x".join(str(size) for size in h.shape)
