@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import pathlib
 import subprocess
 import sys
@@ -12,18 +13,32 @@ import normact
 
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[2]  # in an editable installation
 
+# The distributions that bring an array library.
+_LIBRARIES = {
+    "numpy": ("numpy",),
+    "torch": ("torch",),
+    "jax": ("jax",),
+    "tensorflow": ("tensorflow", "tensorflow-cpu"),
+    "cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x"),
+    "ml_dtypes": ("ml_dtypes",),
+}
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
 
 def info() -> int:
     """Prints what this installation is and which array libraries it meets here."""
-    import importlib.metadata
-
     facts = normact.build_info()
     facts["cuda"] = facts["cuda"] or "none: a CPU build"
     facts |= {"threads": str(normact.get_num_threads())}
     facts |= {"include": normact.get_include(), "cmake": normact.cmake_dir()}
-    for name in ("numpy", "torch", "jax", "tensorflow", "cupy", "ml_dtypes"):
-        distributions = importlib.metadata.packages_distributions().get(name)
-        facts[name] = importlib.metadata.version(distributions[0]) if distributions else "not installed"
+    for name, distributions in _LIBRARIES.items():
+        facts[name] = next(filter(None, map(_version, distributions)), "not installed")
     for name, value in facts.items():
         print(f"{name:>18}  {value}")
     return 0
