@@ -4,15 +4,23 @@
 
 #include "cpu/row_access.h"
 #include "cpu/row_kernels.h"
-#include "cpu/simd.h"
+#include "cpu/simd_element.h"
 #include "math/moments.h"
 #include "math/normalize.h"
 
 namespace normact::cpu::NORMACT_ISA {
 
-constexpr int kGroup = 4;                             // rows that go through the steps together ...
-constexpr int64_t kGroupCols = 1024;                  // ... if they are this short (longer rows hide their own latency)
-constexpr int64_t kGroupElements = int64_t{1} << 20;  // ... and in the cache: from memory, one row at a time is faster
+constexpr int kGroup = 4;             // rows that go through the steps together ...
+constexpr int64_t kGroupCols = 1024;  // ... if they are this short (longer rows hide their own latency)
+
+/// ... and come from the cache; what comes from memory is faster row by row, unless conversions take the time.
+template <class T>
+NORMACT_SIMD bool in_groups(const RowProblem& problem) {
+  constexpr int64_t kCacheBytes = 4 << 20;
+  const RowGeometry& geometry = problem.geometry;
+  if (!problem.contiguous || geometry.cols > kGroupCols) return false;
+  return sizeof(T) == 2 || geometry.rows * geometry.cols * int64_t(sizeof(T)) <= kCacheBytes;
+}
 
 /// totals[k] += the sums of what term(column, lanes, accumulators) adds to accumulators[k], over all columns.
 /// A block is short enough for fp32 (16 additions to an accumulator); blocks are added up in double.
@@ -197,7 +205,7 @@ void forward_rows(const ForwardWork& work, Range rows, void* scratch) {
   const RowProblem& p = *work.problem;
   const Forward<T> f(work, {0, p.geometry.cols}, static_cast<T*>(scratch));
   int64_t row = rows.begin;
-  if (p.contiguous && f.cols <= kGroupCols && p.geometry.rows * f.cols <= kGroupElements) {
+  if (in_groups<T>(p)) {
     for (; row + kGroup <= rows.end; row += kGroup) forward_group<T>(f, row);
   }
   for (; row < rows.end; ++row) forward_row<T>(f, row);

@@ -4,7 +4,7 @@
 
 #include "cpu/row_access.h"
 #include "cpu/row_kernels.h"
-#include "cpu/simd.h"
+#include "cpu/simd_element.h"
 #include "math/normalize.h"
 
 namespace normact::cpu::NORMACT_ISA {

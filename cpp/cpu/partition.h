@@ -49,7 +49,7 @@ struct RowBlocks {
 constexpr int64_t kMaxBlocks = 64;
 constexpr int64_t kMinBlockRows = 16;  // so that the partial sums are small beside the tensors
 constexpr int64_t kMinBlockElements = 16 << 10;
-constexpr int64_t kFlushRows = 256;  // rows that are summed up in fp32 before they join a longer sum
+constexpr int64_t kFlushRows = 64;  // rows that are summed up in fp32 before they join a longer sum
 
 inline RowBlocks row_blocks(const RowGeometry& geometry) {
   const int64_t rows = geometry.rows, cols = geometry.cols;

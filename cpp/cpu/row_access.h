@@ -7,7 +7,7 @@
 
 #include "core/problem.h"
 #include "cpu/row_kernels.h"
-#include "cpu/simd.h"
+#include "cpu/simd_element.h"
 
 namespace normact::cpu::NORMACT_ISA {
 

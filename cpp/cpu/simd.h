@@ -143,79 +143,6 @@ NORMACT_SIMD void store_raw(T* target, V v, First lanes) {
 #endif
 }
 
-// ---- 16-bit types: exact to fp32, back to nearest even, NaN stays NaN -----------------------------------------------
-
-NORMACT_SIMD WordVec select(IntVec condition, WordVec yes, WordVec no) {
-  return (yes & (WordVec)condition) | (no & ~(WordVec)condition);
-}
-
-NORMACT_SIMD FloatVec widen(ShortVec bits, BFloat) { return (FloatVec)(__builtin_convertvector(bits, WordVec) << 16); }
-
-NORMACT_SIMD ShortVec narrow(FloatVec v, BFloat) {
-  const WordVec bits = (WordVec)v;
-  const WordVec rounded = bits + 0x7fff + ((bits >> 16) & 1);
-  return __builtin_convertvector(select(v == v, rounded, bits | 0x400000) >> 16, ShortVec);
-}
-
-#if defined(__AVX512F__)
-constexpr __mmask16 kAllLanes = 0xffff;  // the masked forms: GCC 12 warns of its own unmasked ones
-NORMACT_SIMD FloatVec widen(ShortVec bits, Half) { return (FloatVec)_mm512_maskz_cvtph_ps(kAllLanes, (__m256i)bits); }
-NORMACT_SIMD ShortVec narrow(FloatVec v, Half) {
-  return (ShortVec)_mm512_maskz_cvtps_ph(kAllLanes, (__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-#elif defined(__F16C__)
-NORMACT_SIMD FloatVec widen(ShortVec bits, Half) { return (FloatVec)_mm256_cvtph_ps((__m128i)bits); }
-NORMACT_SIMD ShortVec narrow(FloatVec v, Half) {
-  return (ShortVec)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-#elif defined(__aarch64__)
-NORMACT_SIMD FloatVec widen(ShortVec bits, Half) { return (FloatVec)vcvt_f32_f16((float16x4_t)bits); }
-NORMACT_SIMD ShortVec narrow(FloatVec v, Half) { return (ShortVec)vcvt_f16_f32((float32x4_t)v); }
-#else
-NORMACT_SIMD FloatVec widen(ShortVec bits, Half) {
-  const WordVec all = __builtin_convertvector(bits, WordVec);
-  const WordVec magnitude = (all & 0x7fff) << 13;
-  const WordVec normal = magnitude + ((127 - 15) << 23);
-  const WordVec special = magnitude | 0x7f800000;  // Inf and NaN
-  // A subnormal half: 2^-14 * (1 + mantissa) - 2^-14, exact and free of fp32 subnormals.
-  const WordVec small = (WordVec)((FloatVec)(magnitude + (113u << 23)) - (FloatVec)(WordVec{} + (113u << 23)));
-  const WordVec finite = select(magnitude < (1u << 23), small, normal);
-  return (FloatVec)(select(magnitude < (31u << 23), finite, special) | ((all & 0x8000) << 16));
-}
-NORMACT_SIMD ShortVec narrow(FloatVec v, Half) {
-  const WordVec bits = (WordVec)v;
-  const WordVec magnitude = bits & 0x7fffffff;
-  const WordVec normal = (magnitude - ((127u - 15) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-  // Below 2^-14: adding 1/2 leaves the half's subnormal mantissa, rounded, in the low bits.
-  const WordVec small = (WordVec)((FloatVec)magnitude + 0.5f) - (126u << 23);
-  const WordVec finite = select(magnitude < (113u << 23), small, normal);
-  const WordVec special = select(magnitude > (255u << 23), WordVec{} + 0x7e00, WordVec{} + 0x7c00);
-  const WordVec result = select(magnitude < (143u << 23), finite, special);  // 2^16 and above is infinite
-  return __builtin_convertvector(result | ((bits >> 16) & 0x8000), ShortVec);
-}
-#endif
-
-// ---- Loads and stores of elements -----------------------------------------------------------------------------------
-
-template <class T, class Lanes>
-NORMACT_SIMD Vec<T> load(const T* source, Lanes lanes) {
-  if constexpr (sizeof(T) == 2) {
-    return widen(load_raw<ShortVec>(source, lanes), T{});
-  } else {
-    return load_raw<Vec<T>>(source, lanes);
-  }
-}
-
-/// Rounds to T.
-template <class T, class Lanes>
-NORMACT_SIMD void store(T* target, Vec<T> v, Lanes lanes) {
-  if constexpr (sizeof(T) == 2) {
-    store_raw(target, narrow(v, T{}), lanes);
-  } else {
-    store_raw(target, v, lanes);
-  }
-}
-
 // ---- Arithmetic that the operators lack -----------------------------------------------------------------------------
 
 /// a * b + c, fused where the instruction set has it.
@@ -276,14 +203,6 @@ NORMACT_SIMD double sum(DoubleVec v) {
   const auto two = v;
 #endif
   return two[0] + two[1];
-}
-
-/// body(column, lanes) for every vector of a row of cols columns, in order.
-template <class T, class Body>
-NORMACT_SIMD void for_vectors(int64_t cols, Body body) {
-  int64_t column = 0;
-  for (; column + kLanes<T> <= cols; column += kLanes<T>) body(column, All{});
-  if (column < cols) body(column, First{int(cols - column)});
 }
 
 }  // namespace normact::cpu::NORMACT_ISA
