@@ -5,7 +5,6 @@
 #include <nanobind/nanobind.h>
 
 #include <sstream>
-#include <string>
 
 #include "normact/normact.h"
 
@@ -24,17 +23,7 @@ template <class... Parts>
   nanobind::raise_python_error();
 }
 
-/// The exception for a status that is not OK: the library's sentence, with the Python function's name for the C one's.
-[[noreturn, gnu::cold, gnu::noinline]] inline void raise_status(normact_status status, const std::string& function) {
-  const std::string sentence = normact_last_error();
-  const size_t colon = sentence.find(": ");
-  const std::string message = function + (colon == std::string::npos ? ": " + sentence : sentence.substr(colon));
-  switch (status) {
-    case NORMACT_INVALID_ARGUMENT: raise(PyExc_ValueError, message);
-    case NORMACT_NOT_SUPPORTED: raise(PyExc_NotImplementedError, message);
-    case NORMACT_OUT_OF_MEMORY: raise(PyExc_MemoryError, message);
-    default: raise(PyExc_RuntimeError, message);
-  }
-}
+/// The exception for a status that is not OK: the library's sentence in the words of Python.
+[[noreturn]] void raise_status(normact_status status, const char* function);
 
 }  // namespace normact::python

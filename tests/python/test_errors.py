@@ -94,6 +94,7 @@ def test_byte_swapped_numpy_is_refused():
     assert info.value.__cause__ is not None, "NumPy's own reason is kept"
 
 
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 @pytest.mark.parametrize("make", [np.matrix, np.ma.array], ids=["matrix", "masked"])
 def test_numpy_subclasses_are_refused(make: Any):
     with pytest.raises(TypeError, match=r"x is of type numpy\.\S+; expected a numpy\.ndarray; numpy\.asarray\(\)"):
@@ -250,20 +251,20 @@ def test_tensorflow_tensors_are_no_outputs():
         ({"weight": np.ones(4, np.float64)}, ValueError, "layer_norm: weight has dtype float64; expected float32"),
         ({"residual": X[:2]}, ValueError, r"layer_norm: residual has shape \(2, 4\); expected"),
         ({"residual": X.astype(np.float64)}, ValueError, "layer_norm: residual has dtype float64; expected"),
-        ({"eps": float("nan")}, ValueError, "layer_norm: .*eps is nan"),
-        ({"eps": -1e-5}, ValueError, "layer_norm: .*eps is -1e-05"),
+        ({"eps": float("nan")}, ValueError, "layer_norm: eps is nan; expected"),
+        ({"eps": -1e-5}, ValueError, "layer_norm: eps is -1e-05; expected"),
         ({"eps": "small"}, TypeError, "layer_norm: eps is of type str; expected a number"),
         ({"weight_offset": None}, TypeError, "layer_norm: weight_offset is of type NoneType; expected a number"),
-        ({"weight_offset": 1.0}, ValueError, "layer_norm: .*weight_offset is 1.*weight"),
-        ({"axis": 2}, ValueError, "layer_norm: .*ax[ei]s.* 2"),
-        ({"axis": (1, -1)}, ValueError, "layer_norm: .*ax[ei]s"),
-        ({"axis": ()}, ValueError, "layer_norm: .*ax[ei]s"),
-        ({"axis": 0}, NotImplementedError, "layer_norm: .*trailing"),
+        ({"weight_offset": 1.0}, ValueError, "layer_norm: weight_offset is 1 but weight is None; expected"),
+        ({"axis": 2}, ValueError, r"layer_norm: axis\[0\] is 2; expected an axis of x, which has 2 dimensions"),
+        ({"axis": (1, -1)}, ValueError, r"layer_norm: axis\[1\] is -1, an axis that is already given"),
+        ({"axis": ()}, ValueError, "layer_norm: num_axes is 0; expected at least 1"),
+        ({"axis": 0}, NotImplementedError, r"layer_norm: axis is \(0,\) of x with 2 dimensions; .*trailing"),
         ({"axis": "last"}, TypeError, "layer_norm: axis is of type str; expected an int or a tuple of ints"),
         ({"axis": None}, TypeError, "layer_norm: axis is of type NoneType"),
         ({"axis": (1.5,)}, TypeError, "layer_norm: axis is of type float"),
         ({"axis": "last", "return_stats": True}, TypeError, "layer_norm: axis is of type str"),
-        ({"axis": 7, "return_stats": True}, ValueError, "layer_norm: .*ax[ei]s"),
+        ({"axis": 7, "return_stats": True}, ValueError, r"layer_norm: axis\[0\] is 7; expected an axis of x"),
         ({"stream": "main"}, TypeError, "stream is of type str; expected a stream handle or a stream object"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
