@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares two records: `python -m bench.compare BEFORE.jsonl AFTER.jsonl`. Says what is a change and what is noise."""
+"""Compares two records: `python -m bench.compare BEFORE.jsonl AFTER.jsonl`. Says what is a change and what is noise.
+
+The samples of one run agree better with each other than with those of the next run, which has its memory elsewhere. So
+a change must pass a rank test of the samples and also exceed what the rivals, which have not changed, differ between
+the two runs. Measure some rivals in both; without them only --threshold tells noise.
+"""
 
 from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +23,8 @@ from bench import records
 from bench.targets import geomean
 
 LEVEL = 0.01  # of the rank test, two-sided
-THRESHOLD = 0.01  # smaller changes are noise whatever the test says: runs differ by clocks and placement
+THRESHOLD = 0.02  # smaller changes are noise whatever else is known
+CONTROLS = 10  # at least so many measurements of rivals tell the noise between runs
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Change:
         return self.before / self.after
 
     def verdict(self, threshold: float) -> str:
-        if self.p > LEVEL or abs(self.speedup - 1) <= threshold:
+        if self.p > LEVEL or abs(math.log(self.speedup)) <= math.log1p(threshold):
             return "noise"
         return "faster" if self.speedup > 1 else "SLOWER"
 
@@ -65,6 +72,19 @@ def changes(before: Path, after: Path, contestant: str = "normact") -> list[Chan
     return found
 
 
+def noise_between(before: Path, after: Path) -> float | None:
+    """Three robust standard deviations of the rivals' differences between the runs; None with too few of them."""
+    lines = records.read([before]), records.read([after])
+    rivals = {name for side in lines for line in side for name in line.get("contestants", {})}
+    differences = []
+    for rival in (name for name in rivals if not name.startswith("normact")):
+        old, new = (_last(side, rival) for side in lines)
+        differences += [abs(math.log(new[key][0]["us"] / old[key][0]["us"])) for key in new if key in old]
+    if len(differences) < CONTROLS:
+        return None
+    return math.expm1(3 * 1.4826 * statistics.median(differences))  # 1.4826: from the median to sigma of a normal
+
+
 def _last(lines: Sequence[dict], contestant: str) -> dict[tuple, tuple[dict, float | None]]:
     last = {}
     for line in lines:
@@ -79,15 +99,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--contestant", default="normact", help="compare this one's times (default: normact)")
-    parser.add_argument("--threshold", type=float, default=THRESHOLD, help="least change that counts (default: 0.01)")
+    parser.add_argument("--threshold", type=float, default=THRESHOLD, help="least change that counts (default: 0.02)")
     options = parser.parse_args(arguments)
     found = changes(options.before, options.after, options.contestant)
     if not found:
         print("the records have no case in common")
         return 2
+    noise = noise_between(options.before, options.after)
+    threshold = max(options.threshold, noise or 0.0)
     counts = {"faster": 0, "SLOWER": 0, "noise": 0}
     for change in sorted(found, key=lambda c: c.speedup):
-        verdict = change.verdict(options.threshold)
+        verdict = change.verdict(threshold)
         counts[verdict] += 1
         kind, case, threads = change.key
         name = case if threads is None else f"{case} ({threads} threads)"
@@ -96,6 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{kind:<4} {name:<52} {times}  x{change.speedup:.3f}  p {change.p:.1g}  {verdict}")
     print(f"{len(found)} cases: " + ", ".join(f"{count} {word}" for word, count in counts.items()), end="; ")
     print(f"geometric mean x{geomean(change.speedup for change in found):.4f}")
+    measured = "not measured: no rivals in both records" if noise is None else f"{noise:.1%}"
+    print(f"noise between the runs {measured}; changes of {threshold:.1%} and more count")
     return 1 if counts["SLOWER"] else 0
 
 

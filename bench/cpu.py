@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 from collections.abc import Sequence
 
@@ -19,6 +20,7 @@ from bench.progress import Budget, finish, say
 from bench.targets import times_faster
 from bench.timing import CPU_SAMPLES, cpu_samples
 
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 THREADED_SAMPLES = 11  # each waits for the other contestants' threads to sleep
 PREALLOCATED = {"onednn"}  # write into given outputs
 UNTHREADED = {"jax"}  # their thread pools cannot be resized in a running process: timed with all threads only
@@ -31,6 +33,7 @@ def run(options: argparse.Namespace, budget: Budget) -> int:
     say(f"{facts['device']}, {facts['cpus']} CPUs, load {facts['load']}, commit {facts['commit']}")
     if os.getloadavg()[0] > 0.5 * float(str(facts["cpus"])):
         say("this machine is busy: numbers of several threads and of long calls will mislead")
+    keep_freed_memory()
     torch.manual_seed(0)
     processors = int(str(facts["cpus"]))
     counts = sorted({processors if text == "all" else int(text) for text in options.threads.split(",")})
@@ -49,6 +52,17 @@ def run(options: argparse.Namespace, budget: Budget) -> int:
     say(f"load at the end {os.getloadavg()[0]:.2f}")
     finish(measured, "cpu", recorder, budget)
     return 1 if wrong else 0
+
+
+def keep_freed_memory() -> None:
+    """Has glibc's malloc reuse what is freed instead of returning it to the system.
+
+    Otherwise every fresh tensor of 32 MiB is new memory, and the time is that of its page faults, on all sides alike.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def measure(case: Case, rivals: Sequence[str], threads: int, processors: int) -> dict:

@@ -89,7 +89,7 @@ def environment(device: str, commit: str | None = None) -> dict:
         "load": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "versions": versions(),
-        "normact": {key: str(value) for key, value in dict(normact.build_info()).items()},
+        "normact": {key: str(value) for key, value in normact.build_info().items() if key != "extension"},  # a path
     }
     if device == "cpu":
         return {"device": facts["cpu"], **facts}

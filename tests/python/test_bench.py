@@ -223,6 +223,26 @@ def test_compare_tells_changes_from_noise(tmp_path, capsys):
     assert "1 SLOWER" in capsys.readouterr().out
 
 
+def test_compare_measures_noise_on_the_rivals(tmp_path):
+    grid = cases.cases_of(["smoke"])
+
+    def drifting(sign):  # the same kernels, with clocks 4 % up or down from case to case
+        found = [gpu_record(case, 0.8, 0.5) for case in grid]
+        for i, record in enumerate(found):
+            for values in record["contestants"].values():
+                if "us" in values:
+                    factor = 1 + sign * 0.02 * (-1) ** i
+                    values["us"] *= factor
+                    values["samples"] = [us * factor for us in values["samples"]]
+        return found
+
+    a, b = write_record(tmp_path / "a", drifting(1)), write_record(tmp_path / "b", drifting(-1))
+    assert compare.noise_between(a, b) == pytest.approx((1.02 / 0.98) ** (3 * 1.4826) - 1)
+    assert compare.main([str(a), str(b)]) == 0
+    few = write_record(tmp_path / "few", drifting(1)[:3])
+    assert compare.noise_between(a, few) is None
+
+
 def test_rank_test():
     assert compare.rank_test([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]) == 1.0
     assert compare.rank_test([1.0] * 5, [1.0] * 5) == 1.0
@@ -300,7 +320,7 @@ def test_cpu_run_end_to_end(tmp_path, capsys):
     arguments = ["cpu", "--groups", "smoke", "--filter", "fp32/128x1024", "--rivals", "torch,apex", "--threads", "1"]
     assert run.main([*arguments, "--output", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "fp32 in cache, 1 thread, forward" in out
+    assert "layer_norm forward, fp32 in cache, 1 thread" in out
     lines = records.read(tmp_path.glob("*/*.jsonl"))
     assert len(lines) == 8  # four operations, two directions
     for line in lines:
