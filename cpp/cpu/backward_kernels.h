@@ -2,8 +2,9 @@
 // Backward row norms: a sweep for the two sums of each row and the parameter gradients, then one for dx from the cache.
 #pragma once
 
-#include "cpu/row_access.h"
+#include "cpu/narrow_kernels.h"
 #include "cpu/row_kernels.h"
+#include "cpu/row_views.h"
 #include "cpu/simd_element.h"
 #include "math/normalize.h"
 
@@ -27,15 +28,6 @@ template <class T>
 NORMACT_SIMD void prefetch(const T* now) {
   __builtin_prefetch(reinterpret_cast<const char*>(now) + kPrefetchBytes);
 }
-
-/// One row as the sweeps see it.
-template <class T>
-struct GradientRow {
-  const T* dy;
-  const T* x;
-  Accumulator<T> mean;  // 0 for rms
-  Accumulator<T> rstd;
-};
 
 /// One vector of columns of kRows rows: adds to the accumulators of each row and to the parameter sums, whose loads and
 /// stores the rows share.
@@ -118,46 +110,11 @@ NORMACT_SIMD void input_gradients(const GradientRow<T>& row, const T* dresidual,
   });
 }
 
-/// What a backward kernel works on: a range of columns of every row.
-template <class T>
-struct Backward {
-  using N = Accumulator<T>;
-
-  /// scratch as for Rows, for three rows of these columns.
-  NORMACT_SIMD Backward(const BackwardWork& work, Range columns, ParameterSums sums, T* scratch)
-      : kind(work.problem->kind),
-        count(double(work.problem->geometry.cols)),
-        cols(columns.end - columns.begin),
-        weight(static_cast<const N*>(work.weight) + columns.begin),
-        dweight(sums.dweight ? static_cast<N*>(sums.dweight) + columns.begin : nullptr),
-        dbias(sums.dbias ? static_cast<N*>(sums.dbias) + columns.begin : nullptr),
-        dy(*work.problem, work.problem->dy, columns, scratch),
-        x(*work.problem, work.problem->x, columns, scratch + cols),
-        dresidual(*work.problem, work.problem->dresidual, columns, scratch + 2 * cols),
-        dx(*work.problem, work.problem->dx, columns, scratch),
-        mean(*work.problem, work.problem->mean),
-        rstd(*work.problem, work.problem->rstd) {}
-
-  NormKind kind;
-  double count;  // columns of the whole row
-  int64_t cols;
-  const N* weight;
-  N* dweight;
-  N* dbias;
-  Rows<T> dy, x, dresidual, dx;
-  RowStarts<N> mean, rstd;
-};
-
-template <class T>
-NORMACT_SIMD GradientRow<T> fetch_row(const Backward<T>& b, int64_t row) {
-  return {b.dy.read(row), b.x.read(row), b.mean ? *b.mean[row] : 0, *b.rstd[row]};
-}
-
 /// dx of a fetched row from the sums over the whole row.
 template <class T, bool kFar>
 NORMACT_SIMD void finish_row(const Backward<T>& b, int64_t index, const GradientRow<T>& row, RowSums total) {
   using N = Accumulator<T>;
-  const N c1 = b.kind == NormKind::layer ? N(total.g / b.count) : 0, c2 = N(total.g_xhat / b.count);
+  const N c1 = b.kind == NormKind::layer ? N(total.g * b.share) : 0, c2 = N(total.g_xhat * b.share);
   T* const dx = b.dx.target(index);
   if (b.dresidual) {
     input_gradients<T, true, kFar>(row, b.dresidual.read(index), dx, b.weight, b.cols, c1, c2);
@@ -198,6 +155,7 @@ void backward_rows(const BackwardWork& work, Range rows, ParameterSums sums, voi
   const Backward<T> b(work, {0, p.geometry.cols}, sums, static_cast<T*>(scratch));
   const bool in_groups = p.contiguous && b.cols >= kMinSharedCols && b.cols <= kMaxSharedCols;
   const bool far = p.contiguous && p.geometry.rows * b.cols * int64_t(sizeof(T)) >= kFarBytes;
+  if (b.cols <= kNarrowVectors * kLanes<T>) return backward_narrow(b, rows);
   if (b.dbias) return backward_rows_with<T, Gradients::both>(b, rows, in_groups, far);
   if (b.dweight) return backward_rows_with<T, Gradients::weight>(b, rows, in_groups, far);
   backward_rows_with<T, Gradients::none>(b, rows, in_groups, far);

@@ -2,8 +2,9 @@
 // Forward row norms: y = affine(normalized(s)), s = x or round(x + residual).
 #pragma once
 
-#include "cpu/row_access.h"
+#include "cpu/narrow_kernels.h"
 #include "cpu/row_kernels.h"
+#include "cpu/row_views.h"
 #include "cpu/simd_element.h"
 #include "math/moments.h"
 #include "math/normalize.h"
@@ -44,18 +45,17 @@ NORMACT_SIMD void block_sums(int64_t cols, double (&totals)[kSums], Term term) {
   }
 }
 
-/// First pass of a row that is centred: its mean, as yet with the rounding of the sum.
+/// First pass of a row that is centred: its mean (share = 1 / cols), as yet with the rounding of the sum.
 template <class T>
-NORMACT_SIMD Accumulator<T> first_mean(const T* s, int64_t cols) {
+NORMACT_SIMD Accumulator<T> first_mean(const T* s, int64_t cols, double share) {
   double total[1] = {};
   block_sums<T>(cols, total, [&](int64_t j, auto lanes, Vec<T>* a) { a[0] += load(s + j, lanes); });
-  return Accumulator<T>(total[0] / double(cols));
+  return Accumulator<T>(total[0] * share);
 }
 
-/// Second pass: the squares centred on `shift`, the first mean. The sum of the deviations themselves corrects what the
-/// first mean lost to rounding (Chan, Golub, LeVeque 1983, eq. 1.7).
+/// Second pass: the squares centred on `shift`, the first mean.
 template <class T>
-NORMACT_SIMD Moments<double> centred_moments(const T* s, int64_t cols, Accumulator<T> shift) {
+NORMACT_SIMD Moments<double> centred_moments(const T* s, int64_t cols, double share, Accumulator<T> shift) {
   using V = Vec<T>;
   const V centre = broadcast(shift);
   double totals[2] = {};
@@ -64,9 +64,7 @@ NORMACT_SIMD Moments<double> centred_moments(const T* s, int64_t cols, Accumulat
     a[0] += d;
     a[1] = multiply_add(d, d, a[1]);
   });
-  const double count = double(cols), correction = totals[0] / count;
-  const bool finite = correction - correction == 0;  // a row with an Inf has an infinite mean, not NaN
-  return {shift + (finite ? correction : 0), totals[1] - totals[0] * correction, count};
+  return corrected(shift, totals[0], totals[1], cols, share);
 }
 
 template <class T>
@@ -80,15 +78,8 @@ NORMACT_SIMD Moments<double> raw_moments(const T* s, int64_t cols) {
 }
 
 template <class T>
-NORMACT_SIMD Moments<double> moments_of(NormKind kind, const T* s, int64_t cols) {
-  return kind == NormKind::layer ? centred_moments(s, cols, first_mean(s, cols)) : raw_moments(s, cols);
-}
-
-/// s = round(x + residual); s may be either.
-template <class T>
-NORMACT_SIMD void add_residual(const T* x, const T* residual, T* s, int64_t cols) {
-  for_vectors<T>(cols,
-                 [&](int64_t j, auto lanes) { store(s + j, load(x + j, lanes) + load(residual + j, lanes), lanes); });
+NORMACT_SIMD Moments<double> moments_of(NormKind kind, const T* s, int64_t cols, double share) {
+  return kind == NormKind::layer ? centred_moments(s, cols, share, first_mean(s, cols, share)) : raw_moments(s, cols);
 }
 
 template <class T, bool kWeight, bool kBias>
@@ -110,56 +101,6 @@ NORMACT_SIMD void normalize(const T* s, T* y, const Accumulator<T>* weight, cons
   });
 }
 
-/// What a forward kernel works on: a range of columns of every row.
-template <class T>
-struct Forward {
-  using N = Accumulator<T>;
-
-  /// scratch as for Rows, for two rows of these columns.
-  NORMACT_SIMD Forward(const ForwardWork& work, Range columns, T* scratch)
-      : kind(work.problem->kind),
-        eps(work.problem->eps),
-        cols(columns.end - columns.begin),
-        weight(work.weight ? static_cast<const N*>(work.weight) + columns.begin : nullptr),
-        bias(work.bias ? static_cast<const N*>(work.bias) + columns.begin : nullptr),
-        x(*work.problem, work.problem->x, columns, scratch),
-        residual(*work.problem, work.problem->residual, columns, scratch + cols),
-        sum(*work.problem, work.problem->residual_out, columns, scratch),
-        y(*work.problem, work.problem->y, columns, scratch + cols),
-        mean(*work.problem, work.problem->mean),
-        rstd(*work.problem, work.problem->rstd) {}
-
-  NormKind kind;
-  double eps;
-  int64_t cols;
-  const N* weight;
-  const N* bias;
-  Rows<T> x, residual, sum, y;
-  RowStarts<N> mean, rstd;
-};
-
-/// The row s as an array; writes residual_out if there is a residual.
-template <class T>
-NORMACT_SIMD const T* fetch_row(const Forward<T>& f, int64_t row) {
-  if (!f.residual) return f.x.read(row);
-  T* const s = f.sum.target(row);
-  add_residual<T>(f.x.read(row), f.residual.read(row), s, f.cols);
-  f.sum.write(row);
-  return s;
-}
-
-/// Moments to mean and rstd, rounded to the accumulator type, and stored where wanted.
-template <class T>
-NORMACT_SIMD Statistics finish(const Forward<T>& f, int64_t row, const Moments<double>& moments) {
-  using N = Accumulator<T>;
-  const auto rsqrt = [](double v) __attribute__((always_inline)) { return 1 / __builtin_sqrt(v); };
-  const N mean = N(moments.mean);
-  const N rstd = N(reciprocal_std(moments.m2, moments.count, f.eps, rsqrt));
-  if (f.mean) *f.mean[row] = mean;
-  if (f.rstd) *f.rstd[row] = rstd;
-  return {mean, rstd};
-}
-
 template <class T>
 NORMACT_SIMD void apply(const Forward<T>& f, const T* s, T* y, Statistics statistics) {
   if (f.weight && f.bias) return normalize<T, true, true>(s, y, f.weight, f.bias, f.cols, statistics);
@@ -172,10 +113,11 @@ NORMACT_SIMD void apply(const Forward<T>& f, const T* s, T* y, Statistics statis
 template <class T>
 NORMACT_SIMD void forward_row(const Forward<T>& f, int64_t row) {
   const T* s = fetch_row(f, row);
-  Moments<double> total = moments_of<T>(f.kind, s, f.cols < kChunk ? f.cols : kChunk);
-  for (int64_t begin = kChunk; begin < f.cols; begin += kChunk) {
+  Moments<double> total;
+  for (int64_t begin = 0; begin < f.cols; begin += kChunk) {
     const int64_t count = f.cols - begin < kChunk ? f.cols - begin : kChunk;
-    total = merge(total, moments_of<T>(f.kind, s + begin, count));
+    const Moments<double> part = moments_of<T>(f.kind, s + begin, count, 1 / double(count));
+    total = begin == 0 ? part : merge(total, part);
   }
   apply<T>(f, s, f.y.target(row), finish(f, row, total));
   f.y.write(row);
@@ -191,8 +133,8 @@ NORMACT_SIMD void forward_group(const Forward<T>& f, int64_t row) {
   Statistics statistics[kGroup];
   for (int r = 0; r < kGroup; ++r) s[r] = fetch_row(f, row + r);
   if (f.kind == NormKind::layer) {
-    for (int r = 0; r < kGroup; ++r) mean[r] = first_mean(s[r], f.cols);
-    for (int r = 0; r < kGroup; ++r) moments[r] = centred_moments(s[r], f.cols, mean[r]);
+    for (int r = 0; r < kGroup; ++r) mean[r] = first_mean(s[r], f.cols, f.share);
+    for (int r = 0; r < kGroup; ++r) moments[r] = centred_moments(s[r], f.cols, f.share, mean[r]);
   } else {
     for (int r = 0; r < kGroup; ++r) moments[r] = raw_moments(s[r], f.cols);
   }
@@ -204,6 +146,7 @@ template <class T>
 void forward_rows(const ForwardWork& work, Range rows, void* scratch) {
   const RowProblem& p = *work.problem;
   const Forward<T> f(work, {0, p.geometry.cols}, static_cast<T*>(scratch));
+  if (f.cols <= kLanes<T>) return forward_narrow(f, rows);
   int64_t row = rows.begin;
   if (in_groups<T>(p)) {
     for (; row + kGroup <= rows.end; row += kGroup) forward_group<T>(f, row);
@@ -214,7 +157,7 @@ void forward_rows(const ForwardWork& work, Range rows, void* scratch) {
 template <class T>
 Moments<double> forward_moments(const ForwardWork& work, int64_t row, Range columns, void* scratch) {
   const Forward<T> f(work, columns, static_cast<T*>(scratch));
-  return moments_of<T>(f.kind, fetch_row(f, row), f.cols);
+  return moments_of<T>(f.kind, fetch_row(f, row), f.cols, f.share);
 }
 
 template <class T>
