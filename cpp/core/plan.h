@@ -21,11 +21,18 @@ struct DeviceInfo {
   int active_clusters[5];    // clusters of 1 << i blocks that run at once when a block fills a multiprocessor
 };
 
+/// How the rows of a problem can be accessed.
+enum class RowAccess : uint8_t {
+  packs,    // 16 bytes at a time: every row is whole packs at multiples of 16 bytes, and so are the parameters
+  staged,   // contiguous columns at any alignment: packs by way of shared memory
+  strided,  // one element at a time, at any strides; parameters of any mix of dtypes
+};
+
 struct RowPlan {
   normact_row_variant variant;
-  bool packs;              // accesses of 16 bytes; else of one element
+  RowAccess access;
   int threads_per_row;     // in one block
-  int vectors;             // accesses per thread and row, rounded up to an instantiated size
+  int vectors;             // packs per thread and row, rounded up to an instantiated size
   int rows_per_block;      // rows that a block works on at the same time
   int cluster;             // blocks that share a row
   int packs_per_block;     // of a row, within a cluster
@@ -42,8 +49,7 @@ struct RowRequest {
   RowGeometry geometry;
   NormKind kind;
   DType dtype;
-  bool contiguous;           // RowProblem::contiguous
-  bool aligned;              // every pointer and row stride a multiple of 16 bytes
+  RowAccess access;
   bool residual;             // residual (forward) or dresidual (backward)
   bool parameter_gradients;  // dweight or dbias
   normact_row_variant variant;

@@ -19,19 +19,16 @@ Status largest_workspace(const Problem& problem, const Launch& launch, Plan plan
   NORMACT_TRY(device_info(launch.device, &device));
   RowRequest request = request_of(problem, launch.variant, launch.sm_margin);
   Status status;
-  for (const bool aligned : {true, false}) {
+  bool legal = false;  // a forced variant may be legal for some layouts only; the call itself decides
+  for (const RowAccess access : {RowAccess::packs, RowAccess::staged, RowAccess::strided}) {
     RowPlan plan;
-    request.aligned = aligned;
-    Status planned = plan_row(request, *device, &plan);
-    if (planned.ok()) {
-      *bytes = std::max(*bytes, plan.workspace_bytes);
-    } else if (aligned) {
-      status = std::move(planned);  // a forced variant may be legal for one alignment only; the call itself decides
-    } else if (!status.ok()) {
-      return status;
-    }
+    request.access = access;
+    status = plan_row(request, *device, &plan);
+    if (!status.ok()) continue;
+    legal = true;
+    *bytes = std::max(*bytes, plan.workspace_bytes);
   }
-  return {};
+  return legal ? Status() : status;
 }
 
 }  // namespace

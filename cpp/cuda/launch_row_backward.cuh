@@ -2,10 +2,11 @@
 // From a plan to the kernel instances that carry it out: row norm backward of one element type.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/launch.cuh"
 #include "cuda/row_backward.cuh"
 #include "cuda/row_stream_backward.cuh"
-#include "cuda/row_tile_backward.cuh"
 
 namespace normact::cuda {
 
@@ -25,51 +26,61 @@ template <class T, NormKind kKind, bool kPacks>
 Status launch_row_stream_backward(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   using Means = GradientMeans<Accumulator<T>>;
   auto* means = static_cast<Means*>(launch.workspace);
+  const Scalars<Accumulator<T>> scalars(p);
   const int64_t means_bytes = (p.geometry.rows * static_cast<int64_t>(sizeof(Means)) + 255) / 256 * 256;
   void* partials = static_cast<char*>(launch.workspace) + means_bytes;
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(plan.blocks));
   shape.block = dim3(static_cast<unsigned>(plan.threads));
   NORMACT_TRY((launch_kernel<row_stream_backward_sums_kernel<T, kKind, kPacks>>("row norm backward kernel launch", shape,
-                                                                                launch, p, means)));
-  const int64_t units = p.geometry.cols / UnitAccess<T, kPacks>::kSize;
+                                                                                launch, p, scalars, means)));
+  const int64_t units = p.geometry.cols / StridedUnit<T, kPacks>::kSize;
   const int64_t rows_per_part = (p.geometry.rows + plan.parts - 1) / plan.parts;
   shape.grid = dim3(static_cast<unsigned>((units + kApplyThreads - 1) / kApplyThreads), static_cast<unsigned>(plan.parts));
   shape.block = dim3(kApplyThreads);
   NORMACT_TRY((launch_kernel<row_stream_backward_apply_kernel<T, kKind, kPacks>>(
-      "row norm backward kernel launch", shape, launch, p, static_cast<const Means*>(means), rows_per_part, partials)));
+      "row norm backward kernel launch", shape, launch, p, scalars, static_cast<const Means*>(means), rows_per_part, partials)));
   return launch_parameter_sum<T>(p, partials, plan.parts, launch);
+}
+
+/// Rows that are read once. The planner's sizes are the ones listed here.
+template <class T, NormKind kKind, bool kStaged>
+Status launch_row_once(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
+                          plan.shared_bytes, plan.cluster};
+  const int packs = static_cast<int>((p.geometry.cols + kPackSize<T> - 1) / kPackSize<T>);
+  const int64_t workers = plan.cluster > 1 ? plan.parts : plan.blocks * plan.rows_per_block;
+  const BackwardSplit split{plan.threads_per_row, packs, plan.packs_per_block, plan.stages, workers};
+  const auto run = [&](auto vectors, auto cluster) {
+    return launch_kernel<row_backward_kernel<T, kKind, vectors(), cluster(), kStaged>>(
+        "row norm backward kernel launch", shape, launch, p, Scalars<Accumulator<T>>(p), split, launch.workspace);
+  };
+  const std::integral_constant<int, sizeof(T) == 2 ? 2 : 4> kept;  // packs whose xhat and g stay in registers
+  const std::integral_constant<int, 4> four;
+  const std::false_type block;
+  const std::true_type cluster;
+  if constexpr (kStaged) {
+    return plan.cluster > 1 ? run(kept, cluster) : run(kept, block);
+  } else {
+    if (plan.cluster > 1) return plan.vectors <= kept ? run(kept, cluster) : run(four, cluster);
+    switch (plan.vectors) {
+      case 1: return run(std::integral_constant<int, 1>{}, block);
+      case 2: return run(std::integral_constant<int, 2>{}, block);
+      case 3: return run(std::integral_constant<int, 3>{}, block);
+      default: return run(four, block);
+    }
+  }
 }
 
 template <class T, NormKind kKind>
 Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  const bool packs = plan.access == RowAccess::packs;
   if (plan.variant == NORMACT_ROW_STREAM) {
-    return plan.packs ? launch_row_stream_backward<T, kKind, true>(p, plan, launch)
-                      : launch_row_stream_backward<T, kKind, false>(p, plan, launch);
+    return packs ? launch_row_stream_backward<T, kKind, true>(p, plan, launch)
+                 : launch_row_stream_backward<T, kKind, false>(p, plan, launch);
   }
-  const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
-                          plan.shared_bytes, plan.cluster};
-  const int64_t workers = plan.cluster > 1 ? plan.parts : plan.blocks * plan.rows_per_block;
-  const BackwardSplit split{plan.threads_per_row, static_cast<int>(p.geometry.cols / kPackSize<T>),
-                            plan.packs_per_block, plan.stages, workers};
-  void* partials = launch.workspace;
-  const char* name = "row norm backward kernel launch";
-  const auto launch_main = [&]() -> Status {
-    if (plan.variant == NORMACT_ROW_TILE) {
-      return launch_kernel<row_tile_backward_kernel<T, kKind>>(name, shape, launch, p, plan.threads_per_row, partials);
-    }
-    if (plan.variant == NORMACT_ROW_CLUSTER) {
-      return launch_kernel<row_backward_kernel<T, kKind, 4, true>>(name, shape, launch, p, split, partials);
-    }
-    switch (plan.vectors) {
-      case 1: return launch_kernel<row_backward_kernel<T, kKind, 1, false>>(name, shape, launch, p, split, partials);
-      case 2: return launch_kernel<row_backward_kernel<T, kKind, 2, false>>(name, shape, launch, p, split, partials);
-      case 3: return launch_kernel<row_backward_kernel<T, kKind, 3, false>>(name, shape, launch, p, split, partials);
-      default: return launch_kernel<row_backward_kernel<T, kKind, 4, false>>(name, shape, launch, p, split, partials);
-    }
-  };
-  NORMACT_TRY(launch_main());
-  return launch_parameter_sum<T>(p, partials, plan.parts, launch);
+  NORMACT_TRY((packs ? launch_row_once<T, kKind, false>(p, plan, launch) : launch_row_once<T, kKind, true>(p, plan, launch)));
+  return launch_parameter_sum<T>(p, launch.workspace, plan.parts, launch);
 }
 
 template <class T>

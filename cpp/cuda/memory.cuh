@@ -5,6 +5,7 @@
 
 #include "core/problem.h"
 #include "cuda/numeric.cuh"
+#include "math/normalize.h"
 
 namespace normact::cuda {
 
@@ -60,21 +61,33 @@ struct Parameter {
   }
 };
 
-/// Where a row of this operand starts. If rows have more than one dimension, their number is below 2^31 (the planner
-/// sees to it): 32-bit divisions are inlined, 64-bit ones would be calls that cost every kernel its registers.
-template <class T>
-__device__ __forceinline__ T* row_pointer(const Operand& operand, const RowGeometry& g, int64_t row) {
-  T* base = static_cast<T*>(operand.data);
-  if (g.row_ndim == 1) return base + row * operand.row_stride[0];
-  unsigned index = static_cast<unsigned>(row);
-#pragma unroll 1
-  for (int d = g.row_ndim - 1; d > 0; --d) {
-    const unsigned size = static_cast<unsigned>(g.row_shape[d]);
-    const unsigned next = index / size;
-    base += (index - next * size) * operand.row_stride[d];
-    index = next;
+/// A row's index in at most two merged dimensions, which is what the register kernels serve. The division is done once
+/// a row, not once a tensor; rows in two dimensions are fewer than 2^31 (the planner sees to both).
+struct RowIndex {
+  int64_t outer;
+  int64_t inner;
+
+  __device__ RowIndex(const RowGeometry& g, int64_t row) : outer(0), inner(row) {
+    if (g.row_ndim > 1) {
+      const unsigned size = static_cast<unsigned>(g.row_shape[1]);
+      outer = static_cast<unsigned>(row) / size;
+      inner = static_cast<unsigned>(row) - static_cast<unsigned>(outer) * size;
+    }
   }
-  return base + index * operand.row_stride[0];
+};
+
+/// Where a row of this operand starts.
+template <class T>
+__device__ __forceinline__ T* row_pointer(const Operand& operand, const RowGeometry& g, const RowIndex& row) {
+  T* base = static_cast<T*>(operand.data);
+  if (g.row_ndim == 1) return base + row.inner * operand.row_stride[0];
+  return base + row.outer * operand.row_stride[0] + row.inner * operand.row_stride[1];
+}
+
+/// The same for rows in any number of dimensions.
+template <class T>
+__device__ __forceinline__ T* any_row_pointer(const Operand& operand, const RowGeometry& g, int64_t row) {
+  return static_cast<T*>(operand.data) + strided_offset(row, g.row_ndim, g.row_shape, operand.row_stride);
 }
 
 /// Writes a value in the operand's own type: T or the accumulator type.
@@ -86,6 +99,92 @@ __device__ __forceinline__ void store_parameter(const Operand& operand, int64_t 
     static_cast<T*>(operand.data)[index] = convert<T>(value);
   }
 }
+
+/// A pack of a weight or bias, stored in the accumulator type (kWide) or in x's, read through the read-only path.
+template <class T, bool kWide>
+struct ParameterPack {
+  using A = Accumulator<T>;
+  using Stored = std::conditional_t<kWide, A, T>;
+  static constexpr int kSize = kPackSize<T>;
+  static constexpr int kPacks = kSize / kPackSize<Stored>;
+  Pack<Stored> pack[kPacks];
+
+  /// `count` elements from `index` on; the others keep their value. Whole packs of an aligned vector in 16-byte reads.
+  __device__ __forceinline__ void load(const void* from, int64_t index, int count, bool aligned) {
+    const Stored* base = static_cast<const Stored*>(from) + index;
+    if (count == kSize && aligned) {
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i) {
+        const uint4 bits = __ldg(reinterpret_cast<const uint4*>(base) + i);
+        pack[i] = *reinterpret_cast<const Pack<Stored>*>(&bits);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        if (j < count) pack[j / kPackSize<Stored>].element[j % kPackSize<Stored>] = __ldg(base + j);
+      }
+    }
+  }
+  __device__ __forceinline__ void fill(A constant) {
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      pack[j / kPackSize<Stored>].element[j % kPackSize<Stored>] = convert<Stored>(constant);
+    }
+  }
+  __device__ __forceinline__ void get(A (&value)[kSize]) const {
+    if constexpr (kPacks == 1) {
+      unpack(pack[0], value);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) value[j] = pack[j / kPackSize<A>].element[j % kPackSize<A>];
+    }
+  }
+};
+
+/// A parameter in shared memory in the accumulator type, for kernels that use it for many rows. A pack of T spans one
+/// or two packs of the accumulator type; each of these has an array of its own, so that neighbouring threads read
+/// neighbouring banks.
+template <class T>
+struct StagedParameter {
+  using A = Accumulator<T>;
+  static constexpr int kSize = kPackSize<T>;
+  static constexpr int kPart = kPackSize<A>;
+  static constexpr int kParts = kSize / kPart;
+  Pack<A>* part[kParts];
+
+  __device__ StagedParameter(void* shared, int packs) {
+#pragma unroll
+    for (int h = 0; h < kParts; ++h) part[h] = static_cast<Pack<A>*>(shared) + h * packs;
+  }
+
+  /// Brings in columns [first, first + cols); `offset` is added to each.
+  __device__ void fill(const Parameter<T>& from, int64_t first, int cols, A offset) {
+    for (int i = threadIdx.x; i < cols; i += blockDim.x) {
+      part[i % kSize / kPart][i / kSize].element[i % kPart] = effective_weight(from.at(first + i), offset);
+    }
+  }
+
+  __device__ __forceinline__ void get(int pack, A (&value)[kSize]) const {
+#pragma unroll
+    for (int h = 0; h < kParts; ++h) {
+      const Pack<A> piece = part[h][pack];
+#pragma unroll
+      for (int j = 0; j < kPart; ++j) value[h * kPart + j] = piece.element[j];
+    }
+  }
+};
+
+/// The numbers of a problem in the type that kernels compute in: converted once, on the host.
+template <class A>
+struct Scalars {
+  A eps;
+  A weight_offset;
+  A cols;
+
+  explicit Scalars(const RowProblem& p)
+      : eps(static_cast<A>(p.eps)), weight_offset(static_cast<A>(p.weight_offset)),
+        cols(static_cast<A>(p.geometry.cols)) {}
+};
 
 /// Starts copying 16 bytes from global to shared memory; before sm_80 the copy is done when it returns.
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
@@ -112,5 +211,98 @@ __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 #endif
 }
+
+/// A row of any alignment on its way through shared memory. It lies there at the same offset modulo 16 as in global
+/// memory, so that all but its ragged ends moves in aligned 16-byte pieces; packs are counted from the row's first
+/// element, wherever that is. So the arithmetic on a row does not depend on where the row lies.
+template <class T>
+class StagedRow {
+ public:
+  static constexpr int kSize = kPackSize<T>;
+
+  /// Shared bytes that a row needs, at the worst offset, with room to read one piece past its last.
+  static __host__ __device__ int bytes(int64_t cols) {
+    return static_cast<int>((cols * static_cast<int64_t>(sizeof(T)) + 3 * kPackBytes - 1) / kPackBytes * kPackBytes);
+  }
+
+  __device__ StagedRow(char* shared, const void* row, int cols)
+      : shared_(shared), offset_(static_cast<int>(reinterpret_cast<uintptr_t>(row) % kPackBytes)), cols_(cols) {}
+
+  /// Starts bringing the row in, shared out over `lanes` threads.
+  __device__ __forceinline__ void copy_in(const T* row, int lane, int lanes) const {
+    for_each_piece(lane, lanes, [&](int at, int begin, int end) {
+      const char* from = reinterpret_cast<const char*>(row) + at;
+      char* to = shared_ + offset_ + at;
+      if (begin == 0 && end == kPackBytes) {
+        copy_async(to, from);
+      } else {
+        for (int b = begin; b < end; b += static_cast<int>(sizeof(T))) {
+          *reinterpret_cast<T*>(to + b) = *reinterpret_cast<const T*>(from + b);
+        }
+      }
+    });
+  }
+
+  /// Writes the row out.
+  __device__ __forceinline__ void copy_out(T* row, int lane, int lanes) const {
+    for_each_piece(lane, lanes, [&](int at, int begin, int end) {
+      char* to = reinterpret_cast<char*>(row) + at;
+      const char* from = shared_ + offset_ + at;
+      if (begin == 0 && end == kPackBytes) {
+        __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(from));
+      } else {
+        for (int b = begin; b < end; b += static_cast<int>(sizeof(T))) {
+          *reinterpret_cast<T*>(to + b) = *reinterpret_cast<const T*>(from + b);
+        }
+      }
+    });
+  }
+
+  /// Pack `pack` of the row, from the two pieces that it lies in; elements past the row's end are zero.
+  __device__ __forceinline__ Pack<T> read(int pack) const {
+    const uint4* pieces = reinterpret_cast<const uint4*>(shared_) + pack;
+    const uint4 low = pieces[0], high = pieces[1];
+    const bool two = offset_ & 8, one = offset_ & 4;
+    const unsigned a0 = two ? low.z : low.x, a1 = two ? low.w : low.y, a2 = two ? high.x : low.z;
+    const unsigned a3 = two ? high.y : low.w, a4 = two ? high.z : high.x, a5 = two ? high.w : high.y;
+    const unsigned b0 = one ? a1 : a0, b1 = one ? a2 : a1, b2 = one ? a3 : a2, b3 = one ? a4 : a3, b4 = one ? a5 : a4;
+    const unsigned bits = 8 * (offset_ & 2);
+    const uint4 words{__funnelshift_r(b0, b1, bits), __funnelshift_r(b1, b2, bits), __funnelshift_r(b2, b3, bits),
+                      __funnelshift_r(b3, b4, bits)};
+    Pack<T> out = *reinterpret_cast<const Pack<T>*>(&words);
+    const int count = cols_ - pack * kSize;
+    if (count < kSize) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        if (j >= count) out.element[j] = T{};
+      }
+    }
+    return out;
+  }
+
+  __device__ __forceinline__ void write(int pack, const Pack<T>& value) const {
+    T* to = reinterpret_cast<T*>(shared_ + offset_) + pack * kSize;
+    const int count = cols_ - pack * kSize;
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      if (j < count) to[j] = value.element[j];
+    }
+  }
+
+ private:
+  /// visit(at, begin, end): the piece at byte `at` of the row (negative for a ragged first one), of which the bytes
+  /// [begin, end) belong to the row.
+  template <class Visit>
+  __device__ __forceinline__ void for_each_piece(int lane, int lanes, Visit visit) const {
+    const int bytes = cols_ * static_cast<int>(sizeof(T));
+    for (int at = lane * kPackBytes - offset_; at < bytes; at += lanes * kPackBytes) {
+      visit(at, at < 0 ? -at : 0, at + kPackBytes > bytes ? bytes - at : kPackBytes);
+    }
+  }
+
+  char* shared_;
+  int offset_;
+  int cols_;
+};
 
 }  // namespace normact::cuda

@@ -7,6 +7,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace normact::cuda {
 
@@ -72,8 +73,23 @@ __device__ __forceinline__ void convert_pair<__nv_bfloat16, float>(__nv_bfloat16
 
 template <class A, class T>
 __device__ __forceinline__ void unpack(const Pack<T>& pack, A (&value)[kPackSize<T>]) {
+  if constexpr (sizeof(T) == 2) {  // by pairs: one instruction an element, without taking the pair apart first
 #pragma unroll
-  for (int j = 0; j < kPackSize<T>; ++j) value[j] = convert<A>(pack.element[j]);
+    for (int j = 0; j < kPackSize<T>; j += 2) {
+      const uint32_t pair = *reinterpret_cast<const uint32_t*>(&pack.element[j]);
+      if constexpr (std::is_same_v<T, __nv_bfloat16>) {  // bf16 is the upper half of fp32
+        value[j] = __uint_as_float(pair << 16);
+        value[j + 1] = __uint_as_float(pair & 0xffff0000u);
+      } else {
+        const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&pair));
+        value[j] = both.x;
+        value[j + 1] = both.y;
+      }
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < kPackSize<T>; ++j) value[j] = convert<A>(pack.element[j]);
+  }
 }
 
 template <class T, class A>
@@ -84,7 +100,13 @@ __device__ __forceinline__ Pack<T> to_pack(const A (&value)[kPackSize<T>]) {
   return pack;
 }
 
-__device__ __forceinline__ float reciprocal_sqrt(float value) { return 1.0f / sqrtf(value); }
+/// 1 / sqrt(value): the hardware's estimate (2^-22.9) and one Newton step, within one ulp for less than half the
+/// instructions of a division by a square root. Zero gives infinity, as it must.
+__device__ __forceinline__ float reciprocal_sqrt(float value) {
+  const float estimate = rsqrtf(value);
+  const float error = fmaf(-value * estimate, estimate, 1.0f);
+  return fabsf(error) < 1.0f ? fmaf(0.5f * estimate, error, estimate) : estimate;
+}
 __device__ __forceinline__ double reciprocal_sqrt(double value) { return 1.0 / sqrt(value); }
 
 }  // namespace normact::cuda

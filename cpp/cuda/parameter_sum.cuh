@@ -18,32 +18,32 @@ struct Partials {
     A* next = static_cast<A*>(workspace);
     const int64_t size = rows * p.geometry.cols;
     dweight = p.dweight.data != nullptr ? next + row * p.geometry.cols : nullptr;
-    if (dweight != nullptr) next += size;
+    if (p.dweight.data != nullptr) next += size;
     dbias = p.dbias.data != nullptr ? next + row * p.geometry.cols : nullptr;
   }
 
-  /// Adds up what the block's groups of `lanes` threads hold, in the order of the groups. store_*(columns) writes a
-  /// thread's sums to its group's row of slice_cols columns in `shared`. All threads of the block call it.
+  /// Adds up what the block's groups of `lanes` threads hold for `cols` columns from `first` on, in the order of the
+  /// groups. store_*(columns) writes a thread's sums to its group's row. All threads of the block call it.
   template <class StoreWeight, class StoreBias>
-  __device__ void write_block(void* shared, StoreWeight store_dweight, StoreBias store_dbias, int lanes,
-                              int64_t first_column, int slice_cols) {
-    write_one(shared, dweight, store_dweight, lanes, first_column, slice_cols);
-    write_one(shared, dbias, store_dbias, lanes, first_column, slice_cols);
+  __device__ void write_block(void* shared, StoreWeight store_dweight, StoreBias store_dbias, int lanes, int64_t first,
+                              int cols) {
+    write_one(shared, dweight, store_dweight, lanes, first, cols);
+    write_one(shared, dbias, store_dbias, lanes, first, cols);
   }
 
  private:
   template <class Store>
-  static __device__ void write_one(void* shared, A* to, Store store, int lanes, int64_t first_column, int slice_cols) {
+  static __device__ void write_one(void* shared, A* to, Store store, int lanes, int64_t first, int cols) {
     if (to == nullptr) return;
     A* memory = static_cast<A*>(shared);
     const int groups = blockDim.x / lanes;
     __syncthreads();  // what was in the shared memory is no longer read
-    store(memory + threadIdx.x / lanes * slice_cols);
+    store(memory + static_cast<int>(threadIdx.x) / lanes * cols);
     __syncthreads();
-    for (int column = threadIdx.x; column < slice_cols; column += blockDim.x) {
+    for (int column = threadIdx.x; column < cols; column += blockDim.x) {
       A total = memory[column];
-      for (int group = 1; group < groups; ++group) total += memory[group * slice_cols + column];
-      to[first_column + column] = total;
+      for (int group = 1; group < groups; ++group) total += memory[group * cols + column];
+      to[first + column] = total;
     }
   }
 };
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kWarp* kParameterSumRows)
   const Partials<A> partials(p, workspace, partial_rows, 0);
   const A* from = blockIdx.y == 0 ? partials.dweight : partials.dbias;
   const Operand& to = blockIdx.y == 0 ? p.dweight : p.dbias;
-  if (from == nullptr) return;
+  if (to.data == nullptr) return;
   __shared__ A sums[kParameterSumRows][kWarp];
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
   A sum = A(0);

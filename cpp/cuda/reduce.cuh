@@ -34,6 +34,14 @@ __device__ __forceinline__ void group_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/// Lets the stream's next kernel start if it was launched to overlap with this one; it still waits for this one's end
+/// before it reads what this one wrote.
+__device__ __forceinline__ void allow_next_kernel() {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
 /// Sum of each of kCount values over the `warps` warps of a group. `scratch` holds kCount * warps values and may be
 /// used again once every thread of the group has passed another barrier of the group.
 template <int kCount, class A>
@@ -46,7 +54,10 @@ __device__ __forceinline__ void group_sum(A (&value)[kCount], A* scratch, int wa
   }
   group_barrier(barrier, warps * kWarp);
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) value[i] = warp_sum(lane < warps ? scratch[i * warps + lane] : A(0));
+  for (int i = 0; i < kCount; ++i) {
+    value[i] = scratch[i * warps];
+    for (int w = 1; w < warps; ++w) value[i] += scratch[i * warps + w];
+  }
 }
 
 #if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)

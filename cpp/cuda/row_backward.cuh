@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Row norm backward, one read of everything: variants warp, block and cluster.
 //
-// Work     a persistent grid of one block (or one cluster) a multiprocessor. A block holds `groups` groups of `lanes`
-//          threads; a group owns every (blocks * groups)-th row, and in a cluster one contiguous slice of it. A thread
-//          owns the same kVectors packs of every row it sees, so dweight and dbias add up in its registers.
-// Bytes    each element of x, dy (and dresidual) is read once, dx written once; parameter sums write one fp32 row a
-//          block to the workspace, which parameter_sum.cuh adds up in a fixed order.
-// Pipeline every thread copies its own packs `stages` rows ahead into its own slots of a shared-memory ring. Nobody
-//          else reads them, so the ring needs no barrier.
-// Plan     as for the forward: all pointers and row strides multiples of 16 bytes, contiguous columns, whole packs.
+// Work     a persistent grid of one block (or one cluster) a multiprocessor. A block holds groups of `lanes` threads; a
+//          group (in a cluster: all its blocks together) is a worker and owns every `workers`-th row. A thread owns the
+//          same kVectors packs (of 16 bytes) of every row it sees, so dweight and dbias add up in its registers.
+// Bytes    each element of x, dy (and dresidual) is read once, dx written once; parameter sums write one row a block to
+//          the workspace, which parameter_sum.cuh adds up in a fixed order.
+// Pipeline rows come in `stages` ahead through a ring of shared memory. Every thread copies its own packs into its own
+//          slots; nobody else reads them, so the ring needs no barrier.
+// Staged   rows that are not whole packs at multiples of 16 bytes: a group's ring holds whole rows (StagedRow), which
+//          dx leaves by, too; two barriers of the group more.
 // Barriers lanes <= 32: none. Otherwise one named barrier a row for the two sums; clusters: one cluster barrier more.
 #pragma once
 
@@ -26,10 +27,10 @@ constexpr int kMaxStages = 4;
 /// How rows and columns are divided; see RowPlan.
 struct BackwardSplit {
   int lanes;            // threads of a group
-  int packs;            // in a row
+  int packs;            // in a row; staged: the last may be incomplete
   int packs_per_block;  // in this block's slice of a row
-  int stages;
-  int64_t workers;      // groups in the grid, counting those of a cluster that share rows once
+  int stages;           // rows in flight, the one worked on included
+  int64_t workers;
 };
 
 /// The two row sums of the gradient, over the group and, in a cluster, over its blocks.
@@ -43,7 +44,7 @@ __device__ __forceinline__ void gradient_sums(A (&sum)[2], A* scratch, A* slices
   const int group = threadIdx.x / lanes;
   const int warps = lanes / kWarp;
   // Two sets of slots in turn: a slot is written again two rows later, one barrier after its last reader.
-  A* slots = scratch + (parity * blockDim.x / kWarp + group * warps) * 2;
+  A* slots = scratch + (parity * kMaxWarps + group * warps) * 2;
   group_sum(sum, slots, threadIdx.x % lanes / kWarp, warps, 1 + group);
   if constexpr (kCluster) {
 #if __CUDA_ARCH__ >= 900
@@ -66,185 +67,234 @@ __device__ __forceinline__ void gradient_sums(A (&sum)[2], A* scratch, A* slices
   }
 }
 
-template <class T, NormKind kKind, int kVectors, bool kCluster>
+/// A ring of `stages` rows of x, dy (and dresidual), each of `tensor_bytes` a tensor, in one thread's or group's memory.
+class Ring {
+ public:
+  __device__ Ring(char* memory, int stages, int tensors, int tensor_bytes)
+      : begin_(memory), stage_bytes_(tensors * tensor_bytes), tensor_bytes_(tensor_bytes),
+        end_(memory + stages * stage_bytes_), newest_(memory), oldest_(memory) {}
+
+  __device__ __forceinline__ char* newest(int tensor) const { return newest_ + tensor * tensor_bytes_; }
+  __device__ __forceinline__ char* oldest(int tensor) const { return oldest_ + tensor * tensor_bytes_; }
+  __device__ __forceinline__ void push() { newest_ = next(newest_); }
+  __device__ __forceinline__ void pop() { oldest_ = next(oldest_); }
+
+ private:
+  __device__ __forceinline__ char* next(char* stage) const {
+    return stage + stage_bytes_ == end_ ? begin_ : stage + stage_bytes_;
+  }
+  char* begin_;
+  int stage_bytes_;
+  int tensor_bytes_;
+  char* end_;
+  char* newest_;
+  char* oldest_;
+};
+
+/// Waits until at most `pending` of this thread's groups of copies are under way; pending < kMaxStages.
+__device__ __forceinline__ void wait_for_copies(int pending) {
+  switch (pending) {
+    case 0: wait_copies<0>(); break;
+    case 1: wait_copies<1>(); break;
+    case 2: wait_copies<2>(); break;
+    default: wait_copies<kMaxStages - 1>(); break;
+  }
+}
+
+template <class T, NormKind kKind, int kVectors, bool kCluster, bool kStaged>
 __global__ void __launch_bounds__(kBackwardThreads, 1)
-    row_backward_kernel(const __grid_constant__ RowBackward p, const BackwardSplit split, void* workspace) {
+    row_backward_kernel(const __grid_constant__ RowBackward p, const Scalars<Accumulator<T>> scalars,
+                        const BackwardSplit split, void* workspace) {
   using A = Accumulator<T>;
   constexpr int kSize = kPackSize<T>;
+  // xhat and g stay in registers over the sums if they are few; else x and dy are read from the ring again.
+  constexpr bool kKeep = kVectors * kSize <= 16;
+  static_assert(kKeep || !kStaged, "dx overwrites x in a staged ring");
   const RowGeometry& g = p.geometry;
   extern __shared__ __align__(16) char shared[];
   __shared__ A scratch[2 * 2 * kMaxWarps];
   __shared__ A slices[kCluster ? 2 * 2 * kMaxCluster : 1];
 
   const int lane = threadIdx.x % split.lanes;
-  int64_t worker = static_cast<int64_t>(blockIdx.x) * (blockDim.x / split.lanes) + threadIdx.x / split.lanes;
-  int first = 0;
-  int slice_packs = split.packs;
+  const int group = threadIdx.x / split.lanes;
+  int64_t first_worker = static_cast<int64_t>(blockIdx.x) * (blockDim.x / split.lanes);
+  int first = 0;  // pack of this block's slice
+  int packs = split.packs;
   if constexpr (kCluster) {
 #if __CUDA_ARCH__ >= 900
     cg::cluster_group cluster = cg::this_cluster();
     cluster.sync();  // every block has started before one writes to another's shared memory
-    worker = blockIdx.x / cluster.num_blocks();
+    first_worker = blockIdx.x / cluster.num_blocks();
     first = cluster.block_rank() * split.packs_per_block;
-    slice_packs = min(split.packs_per_block, split.packs - first);
+    packs = max(0, min(split.packs_per_block, split.packs - first));
 #endif
   }
-  const int64_t first_column = static_cast<int64_t>(first) * kSize;
-  const auto pack_index = [&](int v) { return lane + v * split.lanes; };
-  const auto valid = [&](int v) { return pack_index(v) < slice_packs; };
-
-  // Shared memory: the effective weight of the slice, then the ring. The weights of one pack of x fill one or two packs
-  // of the accumulator type; each has an array of its own, so that neighbours read neighbouring banks.
-  constexpr int kHalves = kSize / kPackSize<A>;
-  Pack<A>* weights[kHalves];
-#pragma unroll
-  for (int h = 0; h < kHalves; ++h) weights[h] = reinterpret_cast<Pack<A>*>(shared) + h * split.packs_per_block;
-  const bool has_weight = p.weight.data != nullptr;
-  if (has_weight) {
-    const Parameter<T> weight(p.weight);
-    for (int pack = threadIdx.x; pack < slice_packs; pack += blockDim.x) {
-      A value[kSize];
-      weight.load(first_column + pack * kSize, value);
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        weights[j / kPackSize<A>][pack].element[j % kPackSize<A>] = effective_weight(value[j], A(p.weight_offset));
-      }
-    }
-    __syncthreads();
-  }
-  char* ring = shared + (has_weight ? split.packs_per_block * kSize * static_cast<int>(sizeof(A)) : 0);
-  const bool has_dresidual = p.dresidual.data != nullptr;
-  const int tensors = has_dresidual ? 3 : 2;
-  const auto slot = [&](int stage, int tensor, int v) {
-    return ring + (((stage * tensors + tensor) * kVectors + v) * blockDim.x + threadIdx.x) * kPackBytes;
+  const int64_t worker = first_worker + group;
+  const int first_column = first * kSize;
+  const int slice_cols =
+      kStaged ? max(0, min(static_cast<int>(g.cols) - first_column, packs * kSize)) : packs * kSize;
+  const auto pack_index = [&](int v) { return lane + v * split.lanes; };  // in the slice
+  const auto valid = [&](int v) { return pack_index(v) < packs; };
+  const auto group_sync = [&] {
+    if (split.lanes <= kWarp) __syncwarp(); else group_barrier(1 + group, split.lanes);
   };
-  const auto fetch = [&](int64_t row, int stage) {
+
+  // Shared memory: the effective weight of the slice, then the ring.
+  const bool has_weight = p.weight.data != nullptr;
+  const bool has_dresidual = p.dresidual.data != nullptr;
+  const StagedParameter<T> weights(shared, split.packs_per_block);
+  if (has_weight) {
+    StagedParameter<T>(weights).fill(Parameter<T>(p.weight), first_column, slice_cols, scalars.weight_offset);
+  }
+  __syncthreads();
+  char* ring_memory = shared + split.packs_per_block * kSize * static_cast<int>(sizeof(A));
+  const int tensors = has_dresidual ? 3 : 2;
+  const int slot_bytes = blockDim.x * kPackBytes;  // one pack of every thread
+  const int row_bytes = StagedRow<T>::bytes(split.packs_per_block * kSize);
+  Ring ring = kStaged ? Ring(ring_memory + group * split.stages * tensors * row_bytes, split.stages, tensors, row_bytes)
+                      : Ring(ring_memory + threadIdx.x * kPackBytes, split.stages, tensors, slot_bytes * kVectors);
+  const auto slice = [&](const Operand& operand, const RowIndex& index) {
+    return row_pointer<T>(operand, g, index) + first_column;
+  };
+  const auto fetch = [&](int64_t row) {
     if (row < g.rows) {
-      const T* x = row_pointer<const T>(p.x, g, row) + first_column;
-      const T* dy = row_pointer<const T>(p.dy, g, row) + first_column;
-      const T* dresidual = has_dresidual ? row_pointer<const T>(p.dresidual, g, row) + first_column : nullptr;
+      const RowIndex index(g, row);
+      const auto fetch_one = [&](const Operand& operand, int tensor) {
+        const T* from = slice(operand, index);
+        if constexpr (kStaged) {
+          StagedRow<T>(ring.newest(tensor), from, slice_cols).copy_in(from, lane, split.lanes);
+        } else {
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        if (valid(v)) {
-          copy_async(slot(stage, 0, v), x + pack_index(v) * kSize);
-          copy_async(slot(stage, 1, v), dy + pack_index(v) * kSize);
-          if (has_dresidual) copy_async(slot(stage, 2, v), dresidual + pack_index(v) * kSize);
+          for (int v = 0; v < kVectors; ++v) {
+            if (valid(v)) copy_async(ring.newest(tensor) + v * slot_bytes, from + pack_index(v) * kSize);
+          }
         }
-      }
+      };
+      fetch_one(p.x, 0);
+      fetch_one(p.dy, 1);
+      if (has_dresidual) fetch_one(p.dresidual, 2);
     }
     commit_copies();
+    ring.push();
   };
-
-  const auto load_weights = [&](int v, A(&w)[kSize]) {
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) w[j] = A(1);
-    if (has_weight && valid(v)) {
-#pragma unroll
-      for (int h = 0; h < kHalves; ++h) {
-        const Pack<A> half = weights[h][pack_index(v)];
-#pragma unroll
-        for (int j = 0; j < kPackSize<A>; ++j) w[h * kPackSize<A> + j] = half.element[j];
-      }
-    }
+  const auto statistic = [&](const Operand& operand, int64_t row) {
+    return row < g.rows ? *row_pointer<const A>(operand, g, RowIndex(g, row)) : A(0);
   };
 
   A dweight[kVectors][kSize] = {};
   A dbias[kVectors][kSize] = {};
-  const auto statistic = [&](const Operand& operand, int64_t row) {
-    return row < g.rows ? *row_pointer<const A>(operand, g, row) : A(0);
-  };
   const int64_t step = split.workers;
-  // Rows are counted alike by all threads of a block, so that barriers match; past the end a group idles.
-  const int64_t block_first = kCluster ? worker : static_cast<int64_t>(blockIdx.x) * (blockDim.x / split.lanes);
-  int stage = 0;
-  for (int s = 0; s < split.stages - 1; ++s) fetch(worker + s * step, s);
+  for (int s = 0; s < split.stages - 1; ++s) fetch(worker + s * step);
   A next_mean = kKind == NormKind::layer ? statistic(p.mean, worker) : A(0);
   A next_rstd = statistic(p.rstd, worker);
   int parity = 0;
-  for (int64_t base = block_first, row = worker; base < g.rows; base += step, row += step) {
-    const int ahead = stage == 0 ? split.stages - 1 : stage - 1;
-    fetch(row + (split.stages - 1) * step, ahead);
+  // All groups of a block make the same number of turns; a group without a row left computes on zeros.
+  for (int64_t base = first_worker, row = worker; base < g.rows; base += step, row += step) {
+    if constexpr (kStaged) {  // the slot that is filled next is the one that dx has just left by
+      wait_for_copies(split.stages - 2);
+      group_sync();
+      fetch(row + (split.stages - 1) * step);
+    } else {
+      fetch(row + (split.stages - 1) * step);
+      wait_for_copies(split.stages - 1);
+    }
     const A mean = next_mean;
     const A rstd = next_rstd;
     if constexpr (kKind == NormKind::layer) next_mean = statistic(p.mean, row + step);
     next_rstd = statistic(p.rstd, row + step);
-    switch (split.stages) {  // all but the newest stages - 1 groups have landed
-      case 1: wait_copies<0>(); break;
-      case 2: wait_copies<1>(); break;
-      case 3: wait_copies<2>(); break;
-      default: wait_copies<kMaxStages - 1>(); break;
-    }
     const bool active = row < g.rows;
-    const auto held = [&](int tensor, int v) { return *reinterpret_cast<const Pack<T>*>(slot(stage, tensor, v)); };
-    Pack<T> x[kVectors], dy[kVectors];
+    const RowIndex index(g, active ? row : 0);
+    const auto held = [&](const Operand& operand, int tensor, int v) {
+      if constexpr (kStaged) {
+        return StagedRow<T>(ring.oldest(tensor), slice(operand, index), slice_cols).read(pack_index(v));
+      } else {
+        return *reinterpret_cast<const Pack<T>*>(ring.oldest(tensor) + v * slot_bytes);
+      }
+    };
+    A xhat[kVectors][kSize], gradient[kVectors][kSize];
+    const auto read = [&](int v, A(&dy)[kSize]) {  // xhat, g and dy of pack v; dy and g are 0 outside the row
+      Pack<T> x_pack = {}, dy_pack = {};
+      A w[kSize];
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) w[j] = A(1);
+      if (active && valid(v)) {
+        x_pack = held(p.x, 0, v);
+        dy_pack = held(p.dy, 1, v);
+        if (has_weight) weights.get(pack_index(v), w);
+      }
+      unpack(x_pack, xhat[v]);
+      unpack(dy_pack, dy);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        xhat[v][j] = normalized(xhat[v][j], mean, rstd);
+        gradient[v][j] = kStaged && dy[j] == A(0) ? A(0) : dy[j] * w[j];  // past the end the weight is not defined
+      }
+    };
     A sum[2] = {A(0), A(0)};
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      x[v] = {};
-      dy[v] = {};
-      if (active && valid(v)) {
-        x[v] = held(0, v);
-        dy[v] = held(1, v);
-      }
-      A x_value[kSize], dy_value[kSize], w[kSize];
-      unpack(x[v], x_value);
-      unpack(dy[v], dy_value);
-      load_weights(v, w);
+      A dy[kSize];
+      read(v, dy);
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) {  // outside the row dy is 0 and adds nothing
-        const A xhat = normalized(x_value[j], mean, rstd);
-        const A gradient = dy_value[j] * w[j];
-        if constexpr (kKind == NormKind::layer) sum[0] += gradient;
-        sum[1] += gradient * xhat;
-        dweight[v][j] += dy_value[j] * xhat;
-        dbias[v][j] += dy_value[j];
+      for (int j = 0; j < kSize; ++j) {
+        if constexpr (kKind == NormKind::layer) sum[0] += gradient[v][j];
+        sum[1] += gradient[v][j] * xhat[v][j];
+        dweight[v][j] += dy[j] * xhat[v][j];
+        dbias[v][j] += dy[j];
       }
     }
     gradient_sums<kCluster>(sum, scratch, slices, split.lanes, parity);
     parity ^= 1;
-    const A c1 = sum[0] / A(g.cols);
-    const A c2 = sum[1] / A(g.cols);
-    T* dx = row_pointer<T>(p.dx, g, row) + first_column;
+    if constexpr (kStaged) group_sync();  // x has been read: dx takes its place
+    const A c1 = sum[0] / scalars.cols;
+    const A c2 = sum[1] / scalars.cols;
+    T* dx = slice(p.dx, index);
+    const StagedRow<T> staged_dx(ring.oldest(0), dx, slice_cols);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (!active || !valid(v)) continue;
-      if constexpr (kVectors * kSize > 24) {  // reading them again takes no registers over the sums
-        x[v] = held(0, v);
-        dy[v] = held(1, v);
+      if constexpr (!kKeep) {
+        A dy[kSize];
+        read(v, dy);
       }
-      A x_value[kSize], value[kSize], w[kSize];
-      unpack(x[v], x_value);
-      unpack(dy[v], value);
-      load_weights(v, w);
+      A value[kSize];
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        value[j] = input_gradient(value[j] * w[j], normalized(x_value[j], mean, rstd), rstd, c1, c2);
-      }
+      for (int j = 0; j < kSize; ++j) value[j] = input_gradient(gradient[v][j], xhat[v][j], rstd, c1, c2);
+      if (!active || !valid(v)) continue;
       if (has_dresidual) {
         A addend[kSize];
-        unpack(held(2, v), addend);
+        unpack(held(p.dresidual, 2, v), addend);
 #pragma unroll
         for (int j = 0; j < kSize; ++j) value[j] += addend[j];
       }
-      store_streaming(dx + pack_index(v) * kSize, to_pack<T>(value));
+      if constexpr (kStaged) {
+        staged_dx.write(pack_index(v), to_pack<T>(value));
+      } else {
+        store_streaming(dx + pack_index(v) * kSize, to_pack<T>(value));
+      }
     }
-    stage = stage + 1 == split.stages ? 0 : stage + 1;
+    if constexpr (kStaged) {
+      group_sync();
+      if (active) staged_dx.copy_out(dx, lane, split.lanes);
+    }
+    ring.pop();
   }
   wait_copies<0>();
+  allow_next_kernel();
 
   // One row of partials a block, or a cluster.
   const auto store = [&](const A(&sum)[kVectors][kSize]) {
     return [&](A* columns) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        if (!valid(v)) continue;
 #pragma unroll
-        for (int j = 0; j < kSize; ++j) columns[pack_index(v) * kSize + j] = sum[v][j];
+        for (int j = 0; j < kSize; ++j) {
+          if (pack_index(v) * kSize + j < slice_cols) columns[pack_index(v) * kSize + j] = sum[v][j];
+        }
       }
     };
   };
   Partials<A> partials(p, workspace, kCluster ? split.workers : gridDim.x, kCluster ? worker : blockIdx.x);
-  partials.write_block(shared, store(dweight), store(dbias), split.lanes, first_column, slice_packs * kSize);
+  partials.write_block(shared, store(dweight), store(dbias), split.lanes, first_column, slice_cols);
   if constexpr (kCluster) {
 #if __CUDA_ARCH__ >= 900
     cg::this_cluster().sync();  // nobody's shared memory goes away while a peer writes to it

@@ -25,48 +25,48 @@ struct GradientMeans {
 
 template <class T, NormKind kKind, bool kPacks>
 __global__ void __launch_bounds__(kMaxRowThreads)
-    row_stream_backward_sums_kernel(const __grid_constant__ RowBackward p,
+    row_stream_backward_sums_kernel(const __grid_constant__ RowBackward p, const Scalars<Accumulator<T>> scalars,
                                     GradientMeans<Accumulator<T>>* __restrict__ means) {
   using A = Accumulator<T>;
-  using Unit = UnitAccess<T, kPacks>;
-  constexpr int kSize = Unit::kSize;
+  using Io = StridedUnit<T, kPacks>;
+  constexpr int kSize = Io::kSize;
   const RowGeometry& g = p.geometry;
   __shared__ A scratch[2 * kMaxWarps];
   const int64_t row = blockIdx.x;
-  const T* x = row_pointer<const T>(p.x, g, row);
-  const T* dy = row_pointer<const T>(p.dy, g, row);
+  const T* x = any_row_pointer<const T>(p.x, g, row);
+  const T* dy = any_row_pointer<const T>(p.dy, g, row);
   A mean = A(0);
-  if constexpr (kKind == NormKind::layer) mean = *row_pointer<const A>(p.mean, g, row);
-  const A rstd = *row_pointer<const A>(p.rstd, g, row);
+  if constexpr (kKind == NormKind::layer) mean = *any_row_pointer<const A>(p.mean, g, row);
+  const A rstd = *any_row_pointer<const A>(p.rstd, g, row);
   const Parameter<T> weight(p.weight);
   A sum[2] = {A(0), A(0)};
   const int64_t units = g.cols / kSize;
 #pragma unroll kStreamUnroll
   for (int64_t unit = threadIdx.x; unit < units; unit += blockDim.x) {
     A x_value[kSize], dy_value[kSize], w[kSize];
-    Unit::load(x, p.x, g, unit * kSize, x_value);
-    Unit::load(dy, p.dy, g, unit * kSize, dy_value);
-    if (weight.data != nullptr) Unit::parameter(weight, p.weight, g, unit * kSize, w);
+    Io::load(x, p.x, g, unit * kSize, x_value);
+    Io::load(dy, p.dy, g, unit * kSize, dy_value);
+    if (weight.data != nullptr) Io::parameter(weight, p.weight, g, unit * kSize, w);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
-      const A effective = weight.data != nullptr ? effective_weight(w[j], A(p.weight_offset)) : A(1);
+      const A effective = weight.data != nullptr ? effective_weight(w[j], scalars.weight_offset) : A(1);
       const A gradient = dy_value[j] * effective;
       if constexpr (kKind == NormKind::layer) sum[0] += gradient;
       sum[1] += gradient * normalized(x_value[j], mean, rstd);
     }
   }
   group_sum(sum, scratch, threadIdx.x / kWarp, blockDim.x / kWarp, 0);
-  if (threadIdx.x == 0) means[row] = {sum[0] / A(g.cols), sum[1] / A(g.cols)};
+  if (threadIdx.x == 0) means[row] = {sum[0] / scalars.cols, sum[1] / scalars.cols};
 }
 
 template <class T, NormKind kKind, bool kPacks>
 __global__ void __launch_bounds__(kApplyThreads)
-    row_stream_backward_apply_kernel(const __grid_constant__ RowBackward p,
+    row_stream_backward_apply_kernel(const __grid_constant__ RowBackward p, const Scalars<Accumulator<T>> scalars,
                                      const GradientMeans<Accumulator<T>>* __restrict__ means, int64_t rows_per_part,
                                      void* partial_sums) {
   using A = Accumulator<T>;
-  using Unit = UnitAccess<T, kPacks>;
-  constexpr int kSize = Unit::kSize;
+  using Io = StridedUnit<T, kPacks>;
+  constexpr int kSize = Io::kSize;
   const RowGeometry& g = p.geometry;
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kApplyThreads + threadIdx.x) * kSize;
   if (column >= g.cols) return;
@@ -77,9 +77,9 @@ __global__ void __launch_bounds__(kApplyThreads)
 #pragma unroll
   for (int j = 0; j < kSize; ++j) w[j] = A(1);
   if (weight.data != nullptr) {
-    Unit::parameter(weight, p.weight, g, column, w);
+    Io::parameter(weight, p.weight, g, column, w);
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) w[j] = effective_weight(w[j], A(p.weight_offset));
+    for (int j = 0; j < kSize; ++j) w[j] = effective_weight(w[j], scalars.weight_offset);
   }
   A dweight[kSize] = {};
   A dbias[kSize] = {};
@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(kApplyThreads)
 #pragma unroll
     for (int u = 0; u < kApplyUnroll; ++u) {  // all reads before the first write, which the compiler may not overtake
       if (base + u < end) {
-        Unit::load(row_pointer<const T>(p.x, g, base + u), p.x, g, column, x_value[u]);
-        Unit::load(row_pointer<const T>(p.dy, g, base + u), p.dy, g, column, value[u]);
+        Io::load(any_row_pointer<const T>(p.x, g, base + u), p.x, g, column, x_value[u]);
+        Io::load(any_row_pointer<const T>(p.dy, g, base + u), p.dy, g, column, value[u]);
       }
     }
 #pragma unroll
@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(kApplyThreads)
       const int64_t row = base + u;
       if (row >= end) continue;
       A mean = A(0);
-      if constexpr (kKind == NormKind::layer) mean = *row_pointer<const A>(p.mean, g, row);
-      const A rstd = *row_pointer<const A>(p.rstd, g, row);
+      if constexpr (kKind == NormKind::layer) mean = *any_row_pointer<const A>(p.mean, g, row);
+      const A rstd = *any_row_pointer<const A>(p.rstd, g, row);
       const GradientMeans<A> c = means[row];
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
@@ -109,11 +109,11 @@ __global__ void __launch_bounds__(kApplyThreads)
       }
       if (p.dresidual.data != nullptr) {
         A addend[kSize];
-        Unit::load(row_pointer<const T>(p.dresidual, g, row), p.dresidual, g, column, addend);
+        Io::load(any_row_pointer<const T>(p.dresidual, g, row), p.dresidual, g, column, addend);
 #pragma unroll
         for (int j = 0; j < kSize; ++j) value[u][j] += addend[j];
       }
-      Unit::store(row_pointer<T>(p.dx, g, row), p.dx, g, column, value[u]);
+      Io::store(any_row_pointer<T>(p.dx, g, row), p.dx, g, column, value[u]);
     }
   }
   const Partials<A> partials(p, partial_sums, gridDim.y, blockIdx.y);

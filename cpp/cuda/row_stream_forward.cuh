@@ -7,7 +7,7 @@
 // Bytes    x (and residual) is read once and the normalised sum once more, y (and residual_out) is written once. The
 //          second walk runs backwards, so that it begins with what the first one left in the cache.
 // Plan     kPacks: aligned as for the register variants. Otherwise anything.
-// Sums     each step's own two-pass moments, merged by Chan's formula.
+// Sums     each step's own two-pass moments, merged by Chan's formula in fp64.
 #pragma once
 
 #include "cuda/row_forward.cuh"
@@ -16,9 +16,9 @@ namespace normact::cuda {
 
 constexpr int kStreamUnroll = 4;
 
-/// Reads and writes one unit of a row: a pack, or one element of any stride.
+/// Reads and writes one unit of a row: a pack, or one element at any stride.
 template <class T, bool kPacks>
-struct UnitAccess {
+struct StridedUnit {
   static constexpr int kSize = kPacks ? kPackSize<T> : 1;
   using A = Accumulator<T>;
 
@@ -60,22 +60,22 @@ struct UnitAccess {
 };
 
 /// Merges the moments of all threads of the block, and of the cluster; every thread gets the result.
-template <Scope kScope, class A>
-__device__ Moments<A> merge_over_row(Moments<A> mine) {
-  __shared__ Moments<A> warps[kMaxWarps];
+template <Scope kScope>
+__device__ Moments<double> merge_over_row(Moments<double> mine) {
+  __shared__ Moments<double> warps[kMaxWarps];
 #pragma unroll
   for (int offset = 1; offset < kWarp; offset *= 2) {
-    const Moments<A> other{__shfl_down_sync(kFullWarp, mine.mean, offset), __shfl_down_sync(kFullWarp, mine.m2, offset),
+    const Moments<double> other{__shfl_down_sync(kFullWarp, mine.mean, offset), __shfl_down_sync(kFullWarp, mine.m2, offset),
                            __shfl_down_sync(kFullWarp, mine.count, offset)};
     mine = merge(mine, other);  // lane 0 ends with the merge of the warp
   }
   if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = mine;
   __syncthreads();
-  Moments<A> total = warps[0];
+  Moments<double> total = warps[0];
   for (int w = 1; w < blockDim.x / kWarp; ++w) total = merge(total, warps[w]);
   if constexpr (kScope == Scope::cluster) {
 #if __CUDA_ARCH__ >= 900
-    __shared__ Moments<A> slices[kMaxCluster];
+    __shared__ Moments<double> slices[kMaxCluster];
     cg::cluster_group cluster = cg::this_cluster();
     cluster.barrier_wait();  // every block has started (the kernel arrived at its head)
     cluster_publish(total, slices, cluster.num_blocks());
@@ -88,10 +88,10 @@ __device__ Moments<A> merge_over_row(Moments<A> mine) {
 }
 
 template <class T, NormKind kKind, Scope kScope, bool kPacks>
-__global__ void __launch_bounds__(kMaxRowThreads) row_stream_forward_kernel(const __grid_constant__ RowForward p) {
+__global__ void __launch_bounds__(kMaxRowThreads) row_stream_forward_kernel(const __grid_constant__ RowForward p, const Scalars<Accumulator<T>> scalars) {
   using A = Accumulator<T>;
-  using Unit = UnitAccess<T, kPacks>;
-  constexpr int kSize = Unit::kSize;
+  using Io = StridedUnit<T, kPacks>;
+  constexpr int kSize = Io::kSize;
   const RowGeometry& g = p.geometry;
   int64_t row = blockIdx.x;
   int64_t begin = 0;  // this block's slice, in units
@@ -109,13 +109,13 @@ __global__ void __launch_bounds__(kMaxRowThreads) row_stream_forward_kernel(cons
 #endif
   }
   const bool has_residual = p.residual.data != nullptr;
-  const T* x = row_pointer<const T>(p.x, g, row);
-  const T* residual = row_pointer<const T>(p.residual, g, row);
-  T* sum = row_pointer<T>(p.residual_out, g, row);
-  T* y = row_pointer<T>(p.y, g, row);
+  const T* x = any_row_pointer<const T>(p.x, g, row);
+  const T* residual = any_row_pointer<const T>(p.residual, g, row);
+  T* sum = any_row_pointer<T>(p.residual_out, g, row);
+  T* y = any_row_pointer<T>(p.y, g, row);
   const int64_t step = static_cast<int64_t>(blockDim.x) * kStreamUnroll;
 
-  Moments<A> moments{A(0), A(0), A(0)};
+  Moments<double> moments{0, 0, 0};
   for (int64_t base = begin + threadIdx.x; base < end; base += step) {
     A value[kStreamUnroll][kSize];
     int units = 0;
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) row_stream_forward_kernel(cons
       const int64_t unit = base + static_cast<int64_t>(u) * blockDim.x;
       if (unit < end) {
         units = u + 1;
-        Unit::load(x, p.x, g, unit * kSize, value[u]);
+        Io::load(x, p.x, g, unit * kSize, value[u]);
       }
     }
     if (has_residual) {
@@ -133,38 +133,42 @@ __global__ void __launch_bounds__(kMaxRowThreads) row_stream_forward_kernel(cons
         if (u < units) {
           const int64_t column = (base + static_cast<int64_t>(u) * blockDim.x) * kSize;
           A addend[kSize];
-          Unit::load(residual, p.residual, g, column, addend);
+          Io::load(residual, p.residual, g, column, addend);
 #pragma unroll
           for (int j = 0; j < kSize; ++j) value[u][j] += addend[j];
-          Unit::store(sum, p.residual_out, g, column, value[u]);
+          Io::store(sum, p.residual_out, g, column, value[u]);
         }
       }
     }
-    Moments<A> chunk{A(0), A(0), A(units * kSize)};
+    A mean = A(0);
+    const A count = A(units * kSize);
     if constexpr (kKind == NormKind::layer) {
 #pragma unroll
       for (int u = 0; u < kStreamUnroll; ++u) {
 #pragma unroll
-        for (int j = 0; j < kSize; ++j) chunk.mean += u < units ? value[u][j] : A(0);
+        for (int j = 0; j < kSize; ++j) mean += u < units ? value[u][j] : A(0);
       }
-      chunk.mean /= chunk.count;
+      mean /= count;
     }
+    A squares = A(0), left = A(0);  // about the rounded mean the deviations do not quite cancel
 #pragma unroll
     for (int u = 0; u < kStreamUnroll; ++u) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const A centred = u < units ? value[u][j] - chunk.mean : A(0);
-        chunk.m2 += centred * centred;
+        const A centred = u < units ? value[u][j] - mean : A(0);
+        squares += centred * centred;
+        left += centred;
       }
     }
-    moments = merge(moments, chunk);  // rms: all means are 0, so m2 simply adds up
+    const double exact_mean = kKind == NormKind::layer ? mean + static_cast<double>(left) / count : 0.0;
+    moments = merge(moments, Moments<double>{exact_mean, squares, count});
   }
   moments = merge_over_row<kScope>(moments);
-  const A mean = moments.mean;
-  const A rstd = reciprocal_std(moments.m2, A(g.cols), A(p.eps), [](A value) { return reciprocal_sqrt(value); });
+  const A mean = static_cast<A>(moments.mean);
+  const A rstd = reciprocal_std(static_cast<A>(moments.m2), scalars.cols, scalars.eps, [](A value) { return reciprocal_sqrt(value); });
   if (leader) {
-    if (p.mean.data != nullptr) *row_pointer<A>(p.mean, g, row) = mean;
-    if (p.rstd.data != nullptr) *row_pointer<A>(p.rstd, g, row) = rstd;
+    if (p.mean.data != nullptr) *any_row_pointer<A>(p.mean, g, row) = mean;
+    if (p.rstd.data != nullptr) *any_row_pointer<A>(p.rstd, g, row) = rstd;
   }
 
   const T* source = has_residual ? sum : x;
@@ -177,7 +181,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) row_stream_forward_kernel(cons
 #pragma unroll
     for (int u = 0; u < kStreamUnroll; ++u) {
       const int64_t unit = base + static_cast<int64_t>(u) * blockDim.x;
-      if (unit < end) Unit::load(source, source_operand, g, unit * kSize, value[u]);
+      if (unit < end) Io::load(source, source_operand, g, unit * kSize, value[u]);
     }
 #pragma unroll
     for (int u = 0; u < kStreamUnroll; ++u) {
@@ -187,14 +191,14 @@ __global__ void __launch_bounds__(kMaxRowThreads) row_stream_forward_kernel(cons
 #pragma unroll
       for (int j = 0; j < kSize; ++j) w[j] = A(1), b[j] = A(0);
       if (weight.data != nullptr) {
-        Unit::parameter(weight, p.weight, g, unit * kSize, w);
+        Io::parameter(weight, p.weight, g, unit * kSize, w);
 #pragma unroll
-        for (int j = 0; j < kSize; ++j) w[j] = effective_weight(w[j], A(p.weight_offset));
+        for (int j = 0; j < kSize; ++j) w[j] = effective_weight(w[j], scalars.weight_offset);
       }
-      if (bias.data != nullptr) Unit::parameter(bias, p.bias, g, unit * kSize, b);
+      if (bias.data != nullptr) Io::parameter(bias, p.bias, g, unit * kSize, b);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) value[u][j] = affine(normalized(value[u][j], mean, rstd), w[j], b[j]);
-      Unit::store(y, p.y, g, unit * kSize, value[u]);
+      Io::store(y, p.y, g, unit * kSize, value[u]);
     }
   }
 }

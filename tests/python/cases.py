@@ -42,7 +42,7 @@ MIDDLE_COLS = (513, 768, 1000, 1024, 2047, 4096, 4097)
 LARGE_COLS = (8192, 12289, 16384, 65536)
 HUGE_COLS = (131073, 1 << 20)
 
-ROW_VARIANTS = ("auto", "warp", "block", "cluster", "tile", "stream")
+ROW_VARIANTS = ("auto", "warp", "block", "cluster", "stream")
 
 
 @dataclass(frozen=True)

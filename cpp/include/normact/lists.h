@@ -27,7 +27,6 @@
   X(WARP, 1, "warp")                \
   X(BLOCK, 2, "block")              \
   X(CLUSTER, 3, "cluster")          \
-  X(TILE, 4, "tile")                \
-  X(STREAM, 5, "stream")
+  X(STREAM, 4, "stream")
 
 #endif /* NORMACT_LISTS_H_ */
