@@ -13,19 +13,19 @@ namespace {
 
 /// Arrays of `cols` sums in the workspace: one of each wanted kind per block.
 struct Partials {
-  char* dweight;  // null: not wanted
-  char* dbias;    // null: not wanted
-  size_t stride;  // bytes from one block's array to the next
+  char* dweight;   // null: not wanted
+  char* dbias;     // null: not wanted
+  int64_t stride;  // bytes from one block's array to the next
 };
 
 bool wants_sums(const RowBackward& problem) { return problem.dweight.data || problem.dbias.data; }
 
-size_t array_bytes(const RowProblem& problem) { return align_up(problem.geometry.cols * accumulator_size(problem)); }
+int64_t array_bytes(const RowProblem& problem) { return align_up(problem.geometry.cols * accumulator_size(problem)); }
 
 /// The kernels sum dbias only beside dweight, so that dweight has a place whenever either is wanted.
 Partials partials_in(const RowBackward& problem, int64_t blocks, void* workspace) {
   char* const base = static_cast<char*>(workspace);
-  const size_t stride = array_bytes(problem);
+  const int64_t stride = array_bytes(problem);
   return {wants_sums(problem) ? base : nullptr, problem.dbias.data ? base + blocks * stride : nullptr, stride};
 }
 
@@ -34,9 +34,9 @@ ParameterSums sums_of_block(const Partials& partials, int64_t block) {
           partials.dbias ? partials.dbias + block * partials.stride : nullptr};
 }
 
-void clear(ParameterSums sums, size_t offset, size_t bytes) {
-  if (sums.dweight) std::memset(static_cast<char*>(sums.dweight) + offset, 0, bytes);
-  if (sums.dbias) std::memset(static_cast<char*>(sums.dbias) + offset, 0, bytes);
+void clear(ParameterSums sums, int64_t offset, int64_t bytes) {
+  if (sums.dweight) std::memset(static_cast<char*>(sums.dweight) + offset, 0, static_cast<size_t>(bytes));
+  if (sums.dbias) std::memset(static_cast<char*>(sums.dbias) + offset, 0, static_cast<size_t>(bytes));
 }
 
 /// Everything that the steps of one call share.
@@ -47,8 +47,8 @@ struct Call {
   int threads;
   Partials partials;
   char* lanes;  // per thread: scratch of the kernels, then two arrays of sums if a block is flushed
-  size_t lane_bytes;
-  size_t flush_at;
+  int64_t lane_bytes;
+  int64_t flush_at;
   RowSums* chunk_sums;
 
   const RowBackward& problem() const { return *work.problem; }
@@ -61,12 +61,12 @@ bool flushes(const RowBackward& problem, const RowBlocks& blocks) {
 
 /// A long block goes through short sums, so that fp32 keeps its digits however many rows there are.
 ParameterSums short_sums(const Call& call, char* memory) {
-  const size_t stride = call.partials.stride;
+  const int64_t stride = call.partials.stride;
   return {call.partials.dweight ? memory : nullptr, call.partials.dbias ? memory + stride : nullptr};
 }
 
 void add_sums(const Call& call, ParameterSums target, ParameterSums source, Range columns) {
-  const size_t offset = columns.begin * accumulator_size(call.problem());
+  const int64_t offset = columns.begin * accumulator_size(call.problem());
   const auto add = [&](void* to, void* from) {
     if (to)
       call.kernels->add(static_cast<char*>(to) + offset, static_cast<char*>(from) + offset,
@@ -78,7 +78,7 @@ void add_sums(const Call& call, ParameterSums target, ParameterSums source, Rang
 
 void backward_block(const Call& call, int64_t block, char* lane) {
   const RowGeometry& geometry = call.problem().geometry;
-  const size_t bytes = geometry.cols * accumulator_size(call.problem());
+  const int64_t bytes = geometry.cols * accumulator_size(call.problem());
   const Range rows = {block * call.blocks.block_rows, std::min(geometry.rows, (block + 1) * call.blocks.block_rows)};
   const ParameterSums sums = sums_of_block(call.partials, block);
   clear(sums, 0, bytes);
@@ -139,7 +139,7 @@ void reduce_partials(const Call& call) {
 
 size_t row_norm_backward_workspace(const RowBackward& problem) {
   const int arrays = problem.dbias.data ? 2 : problem.dweight.data ? 1 : 0;
-  return row_blocks(problem.geometry).count * arrays * array_bytes(problem);
+  return static_cast<size_t>(row_blocks(problem.geometry).count * arrays * array_bytes(problem));
 }
 
 Status row_norm_backward(const RowBackward& problem, void* workspace) {
@@ -152,13 +152,14 @@ Status row_norm_backward(const RowBackward& problem, void* workspace) {
   call.partials = partials_in(problem, call.blocks.count, workspace);
 
   Layout layout;
-  const size_t sums_bytes = flushes(problem, call.blocks) ? 2 * array_bytes(problem) : 0;
-  const size_t weight_at =
+  const int64_t sums_bytes = flushes(problem, call.blocks) ? 2 * array_bytes(problem) : 0;
+  const int64_t weight_at =
       layout.reserve(is_plain(problem, problem.weight, problem.weight_offset) ? 0 : array_bytes(problem));
-  const size_t chunks_at = layout.reserve(call.blocks.shares_rows ? ceil_div(cols, kChunk) * sizeof(RowSums) : 0);
+  const int64_t chunks_at =
+      layout.reserve(call.blocks.shares_rows ? ceil_div(cols, kChunk) * int64_t{sizeof(RowSums)} : 0);
   call.flush_at = align_up(backward_scratch(problem, call.blocks.shares_rows ? kChunk : cols));
   call.lane_bytes = call.flush_at + sums_bytes;
-  const size_t lanes_at = layout.reserve(call.threads * call.lane_bytes);
+  const int64_t lanes_at = layout.reserve(call.threads * call.lane_bytes);
   char* const memory = thread_buffer(layout.size());
   if (!memory) return out_of_memory("norm_backward", layout.size());
   call.chunk_sums = reinterpret_cast<RowSums*>(memory + chunks_at);

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/dispatch.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -20,10 +24,18 @@ struct Selection {
   std::string error;
 };
 
+#if defined(__x86_64__)
+// Not every compiler's __builtin_cpu_supports knows the name.
+bool has_f16c() {
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 Selection select() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   const Candidate candidates[] = {{&kBaselineIsa, true}, {&kAvx2Isa, avx2}, {&kAvx512Isa, avx512}};

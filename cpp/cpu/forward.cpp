@@ -47,12 +47,12 @@ Status row_norm_forward(const RowForward& problem) {
   const bool copy_bias = problem.bias.data && !is_plain(problem, problem.bias, 0);
 
   Layout layout;
-  const size_t parameter_bytes = cols * accumulator_size(problem);
-  const size_t weight_at = layout.reserve(copy_weight ? parameter_bytes : 0);
-  const size_t bias_at = layout.reserve(copy_bias ? parameter_bytes : 0);
-  const size_t moments_at = layout.reserve(by_chunks ? ceil_div(cols, kChunk) * sizeof(Moments<double>) : 0);
-  const size_t lane_bytes = align_up(forward_scratch(problem, by_chunks ? kChunk : cols));
-  const size_t lanes_at = layout.reserve(threads * lane_bytes);
+  const int64_t parameter_bytes = cols * accumulator_size(problem);
+  const int64_t weight_at = layout.reserve(copy_weight ? parameter_bytes : 0);
+  const int64_t bias_at = layout.reserve(copy_bias ? parameter_bytes : 0);
+  const int64_t moments_at = layout.reserve(by_chunks ? ceil_div(cols, kChunk) * int64_t{sizeof(Moments<double>)} : 0);
+  const int64_t lane_bytes = align_up(forward_scratch(problem, by_chunks ? kChunk : cols));
+  const int64_t lanes_at = layout.reserve(threads * lane_bytes);
   char* const memory = thread_buffer(layout.size());
   if (!memory) return out_of_memory("norm_forward", layout.size());
 

@@ -25,7 +25,7 @@ inline const void* load_parameter(const RowProblem& problem, const RowKernels& k
   return memory;
 }
 
-inline Status out_of_memory(const char* function, size_t bytes) {
+inline Status out_of_memory(const char* function, int64_t bytes) {
   return Status(NORMACT_OUT_OF_MEMORY,
                 std::string(function) + ": " + std::to_string(bytes) + " bytes of host memory could not be allocated");
 }

@@ -9,18 +9,18 @@ namespace {
 struct Buffer {
   ~Buffer() { std::free(data); }
   char* data = nullptr;
-  size_t size = 0;
+  int64_t size = 0;
 };
 
 thread_local Buffer buffer;
 
 }  // namespace
 
-char* thread_buffer(size_t bytes) {
+char* thread_buffer(int64_t bytes) {
   if (bytes > buffer.size || !buffer.data) {
     std::free(buffer.data);
     buffer.size = align_up(bytes > 4096 ? bytes : 4096);
-    buffer.data = static_cast<char*>(std::aligned_alloc(kAlignment, buffer.size));
+    buffer.data = static_cast<char*>(std::aligned_alloc(kAlignment, static_cast<size_t>(buffer.size)));
     if (!buffer.data) buffer.size = 0;
   }
   return buffer.data;

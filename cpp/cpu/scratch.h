@@ -2,31 +2,30 @@
 // Host memory that a call works in: one buffer per calling thread, grown when a call needs more and then kept.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 namespace normact::cpu {
 
-constexpr size_t kAlignment = 64;
+constexpr int64_t kAlignment = 64;
 
-constexpr size_t align_up(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+constexpr int64_t align_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 /// The calling thread's buffer of at least this many bytes, 64-byte aligned; null if there is no memory. Valid until
 /// the thread asks again.
-char* thread_buffer(size_t bytes);
+char* thread_buffer(int64_t bytes);
 
 /// Adds up the parts of a buffer: reserve() says where each will lie.
 class Layout {
  public:
-  size_t reserve(size_t bytes) {
-    const size_t offset = size_;
+  int64_t reserve(int64_t bytes) {
+    const int64_t offset = size_;
     size_ += align_up(bytes);
     return offset;
   }
-  size_t size() const { return size_; }
+  int64_t size() const { return size_; }
 
  private:
-  size_t size_ = 0;
+  int64_t size_ = 0;
 };
 
 }  // namespace normact::cpu

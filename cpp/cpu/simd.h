@@ -123,7 +123,7 @@ NORMACT_SIMD V load_raw(const T* source, First lanes) {
   if constexpr (sizeof(T) == 4) return (V)_mm256_maskload_ps((const float*)source, (__m256i)float_mask(lanes));
 #endif
   V v = {};
-  for (int i = 0; i < lanes.count; ++i) __builtin_memcpy((char*)&v + i * sizeof(T), source + i, sizeof(T));
+  for (int i = 0; i < lanes.count; ++i) __builtin_memcpy((char*)&v + i * int(sizeof(T)), source + i, sizeof(T));
   return v;
 #endif
 }
@@ -139,7 +139,7 @@ NORMACT_SIMD void store_raw(T* target, V v, First lanes) {
   if constexpr (sizeof(T) == 8) return _mm256_maskstore_pd((double*)target, (__m256i)double_mask(lanes), (__m256d)v);
   if constexpr (sizeof(T) == 4) return _mm256_maskstore_ps((float*)target, (__m256i)float_mask(lanes), (__m256)v);
 #endif
-  for (int i = 0; i < lanes.count; ++i) __builtin_memcpy(target + i, (const char*)&v + i * sizeof(T), sizeof(T));
+  for (int i = 0; i < lanes.count; ++i) __builtin_memcpy(target + i, (const char*)&v + i * int(sizeof(T)), sizeof(T));
 #endif
 }
 

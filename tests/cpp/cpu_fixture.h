@@ -171,7 +171,7 @@ class Tensor {
 inline std::vector<std::string> isas() {
 #if defined(__x86_64__)
   std::vector<std::string> names{"baseline"};
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     names.push_back("avx2");
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl")) {
