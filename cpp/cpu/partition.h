@@ -11,8 +11,8 @@
 
 namespace normact::cpu {
 
-constexpr int64_t kSerialBytes = 64 << 10;  // less traffic than this is not worth waking a thread
-constexpr int64_t kTaskBytes = 32 << 10;
+constexpr int64_t kSerialBytes = 256 << 10;  // less traffic than this takes less time than waking a thread
+constexpr int64_t kTaskBytes = 64 << 10;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

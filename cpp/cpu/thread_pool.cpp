@@ -7,8 +7,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
+#include <exception>
 #include <mutex>
-#include <system_error>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -44,18 +45,20 @@ class ThreadPool {
       std::lock_guard lock(mutex_);
       job_ = job;
       next_.store(0, std::memory_order_relaxed);
+      joined_ = 0;
       open_ = true;
       generation_.fetch_add(1, std::memory_order_release);
     }
-    wake_.notify_all();
+    for (int i = 1; i < job.lanes; ++i) wake_.notify_one();
     take_tasks(job, 0);
     close();
     busy_.store(false, std::memory_order_release);
     return true;
   }
 
-  /// Workers finish what they do and end.
+  /// Ends the workers, after the tasks of whoever has the pool; nobody gets it again.
   void stop() {
+    while (busy_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
     {
       std::lock_guard lock(mutex_);
       stopping_ = true;
@@ -70,10 +73,9 @@ class ThreadPool {
   void grow(int workers) {
     try {
       while (static_cast<int>(workers_.size()) < workers) {
-        const int lane = static_cast<int>(workers_.size()) + 1;
-        workers_.emplace_back([this, lane] { work(lane); });
+        workers_.emplace_back([this] { work(); });
       }
-    } catch (const std::system_error&) {  // no more threads to be had: fewer do the work, with the same results
+    } catch (const std::exception&) {  // no more threads to be had: fewer do the work, with the same results
     }
   }
 
@@ -94,7 +96,7 @@ class ThreadPool {
     done_.wait(lock, [this] { return active_ == 0; });
   }
 
-  void work(int lane) {
+  void work() {
     uint64_t seen = 0;
     for (;;) {
       for (int i = 0; i < kSpins && generation_.load(std::memory_order_acquire) == seen; ++i) pause();
@@ -102,8 +104,9 @@ class ThreadPool {
       wake_.wait(lock, [&] { return generation_.load(std::memory_order_relaxed) != seen; });
       seen = generation_.load(std::memory_order_relaxed);
       if (stopping_) return;
-      if (!open_ || lane >= job_.lanes) continue;
+      if (!open_ || joined_ + 1 >= job_.lanes) continue;
       const Job job = job_;
+      const int lane = ++joined_;
       running_.store(++active_, std::memory_order_relaxed);
       lock.unlock();
       take_tasks(job, lane);
@@ -122,7 +125,8 @@ class ThreadPool {
   Job job_{};
   bool open_ = false;
   bool stopping_ = false;
-  int active_ = 0;
+  int joined_ = 0;                    // workers that have taken a lane of this job
+  int active_ = 0;                    // ... and have not finished
   std::vector<std::thread> workers_;  // of the caller that has the pool
 };
 
@@ -147,6 +151,7 @@ struct AtExit {
   }
 };
 
+/// Null if there is no memory for one.
 ThreadPool* pool() {
   ThreadPool* found = the_pool.load(std::memory_order_acquire);
   if (found) return found;
@@ -156,7 +161,7 @@ ThreadPool* pool() {
         pthread_atfork([] { pool_mutex.lock(); }, [] { pool_mutex.unlock(); }, forget_pool_in_child);
     static AtExit at_exit;
     static_cast<void>(registered);
-    the_pool.store(new ThreadPool, std::memory_order_release);
+    the_pool.store(new (std::nothrow) ThreadPool, std::memory_order_release);
   }
   return the_pool.load(std::memory_order_relaxed);
 }
@@ -202,7 +207,9 @@ void run_tasks(int lanes, int64_t tasks, TaskBody body, void* context) {
     inside_task = false;
   };
   if (!inside_task && !exiting.load(std::memory_order_relaxed)) {
-    if (pool()->run({marked, &call, tasks, lanes})) return;
+    const int useful_lanes = static_cast<int>(lanes < tasks ? lanes : tasks);
+    ThreadPool* const threads = pool();
+    if (threads && threads->run({marked, &call, tasks, useful_lanes})) return;
   }
   for (int64_t task = 0; task < tasks; ++task) body(context, task, 0);
 }
