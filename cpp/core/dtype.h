@@ -9,9 +9,7 @@ namespace normact {
 enum class DType : uint8_t { f64, f32, f16, bf16 };
 
 /// Bytes of one element.
-constexpr int size_of(DType dtype) {
-  return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2;
-}
+constexpr int size_of(DType dtype) { return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2; }
 
 /// The type of statistics and parameter sums: fp32, and fp64 for fp64 tensors.
 constexpr DType accumulator_of(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }

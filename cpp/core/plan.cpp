@@ -40,8 +40,8 @@ int64_t staged_row_bytes(int64_t packs) { return packs * kPackBytes + 2 * kPackB
 bool forward_warp(const RowRequest& r, const DeviceInfo&, RowPlan* plan) {
   const int64_t packs = packs_of(r);
   if (packs < 1 || packs > 8 * kWarp) return false;
-  // Many packs a thread, because what a row costs beside its elements is paid once a thread: 8, 6 or 4, whichever leaves
-  // fewest idle; but two lanes at least where there are packs for them.
+  // Many packs a thread, because what a row costs beside its elements is paid once a thread: 8, 6 or 4, whichever
+  // leaves fewest idle; but two lanes at least where there are packs for them.
   int64_t best = INT64_MAX;
   for (const int vectors : {8, 6, 4}) {
     const int64_t lanes = std::max(power_of_two_from(ceil_div(packs, vectors)), std::min<int64_t>(packs, 2));
@@ -73,8 +73,7 @@ void plan_row_block(const RowRequest& r, RowPlan* plan) {
 
 bool forward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
   const int64_t packs = packs_of(r);
-  const int64_t most = r.variant == NORMACT_ROW_AUTO && device.compute_capability >= 90 ? 8 * 256 : 8 * 512;
-  if (packs < 1 || packs > most) return false;
+  if (packs < 1 || packs > 8 * 512) return false;
   plan_row_block(r, plan);
   plan->blocks = r.geometry.rows;
   return plan->shared_bytes <= device.shared_memory_block;
@@ -147,7 +146,8 @@ bool backward_warp(const RowRequest& r, const DeviceInfo& device, RowPlan* plan)
   const int64_t most = is_staged(r) ? kept_packs(r) : 4;
   if (packs < 1 || packs > most * kWarp) return false;
   // Few lanes with many packs each: what a row costs beside its elements is paid once a lane.
-  const int64_t lanes = std::max(power_of_two_from(ceil_div(packs, most)), std::min<int64_t>(power_of_two_from(packs), 2));
+  const int64_t lanes =
+      std::max(power_of_two_from(ceil_div(packs, most)), std::min<int64_t>(power_of_two_from(packs), 2));
   plan->threads_per_row = static_cast<int>(lanes);
   plan->vectors = is_staged(r) ? kept_packs(r) : static_cast<int>(ceil_div(packs, lanes));
   return plan_groups(r, device, plan);
@@ -221,8 +221,7 @@ struct Variant {
 const char* variant_name(normact_row_variant variant) {
   switch (variant) {
 #define NORMACT_CASE(symbol, value, name) \
-  case NORMACT_ROW_##symbol:              \
-    return name;
+  case NORMACT_ROW_##symbol: return name;
     NORMACT_ROW_VARIANT_LIST(NORMACT_CASE)
 #undef NORMACT_CASE
   }
@@ -258,9 +257,10 @@ bool pack_aligned(const Operand& operand, const RowGeometry& g) {
 
 /// How operands of x's shape and parameters can be accessed.
 RowAccess access_of(const RowProblem& problem, std::initializer_list<const Operand*> like_x,
-                std::initializer_list<const Operand*> parameters) {
+                    std::initializer_list<const Operand*> parameters) {
   const RowGeometry& g = problem.geometry;
-  if (!problem.contiguous || g.row_ndim > 2 || (g.row_ndim == 2 && g.rows > kMaxDivisibleRows)) return RowAccess::strided;
+  if (!problem.contiguous || g.row_ndim > 2 || (g.row_ndim == 2 && g.rows > kMaxDivisibleRows))
+    return RowAccess::strided;
   bool packs = g.cols * size_of(problem.dtype) % kPackBytes == 0;
   for (const Operand* operand : like_x) packs = packs && pack_aligned(*operand, g);
   const Operand* first = nullptr;

@@ -15,10 +15,10 @@ namespace normact {
 
 /// What a plan needs to know of a device.
 struct DeviceInfo {
-  int compute_capability;    // 90 for sm_90
+  int compute_capability;  // 90 for sm_90
   int multiprocessors;
-  int shared_memory_block;   // dynamic bytes that one block may opt in to, beside its static ones
-  int active_clusters[5];    // clusters of 1 << i blocks that run at once when a block fills a multiprocessor
+  int shared_memory_block;  // dynamic bytes that one block may opt in to, beside its static ones
+  int active_clusters[5];   // clusters of 1 << i blocks that run at once when a block fills a multiprocessor
 };
 
 /// How the rows of a problem can be accessed.
@@ -31,14 +31,14 @@ enum class RowAccess : uint8_t {
 struct RowPlan {
   normact_row_variant variant;
   RowAccess access;
-  int threads_per_row;     // in one block
-  int vectors;             // packs per thread and row, rounded up to an instantiated size
-  int rows_per_block;      // rows that a block works on at the same time
-  int cluster;             // blocks that share a row
-  int packs_per_block;     // of a row, within a cluster
-  int stages;              // rows in flight a thread group (backward)
-  int64_t parts;           // row ranges with a row of partial parameter sums each (backward)
-  int threads;             // per block
+  int threads_per_row;  // in one block
+  int vectors;          // packs per thread and row, rounded up to an instantiated size
+  int rows_per_block;   // rows that a block works on at the same time
+  int cluster;          // blocks that share a row
+  int packs_per_block;  // of a row, within a cluster
+  int stages;           // rows in flight a thread group (backward)
+  int64_t parts;        // row ranges with a row of partial parameter sums each (backward)
+  int threads;          // per block
   int64_t blocks;
   int shared_bytes;
   size_t workspace_bytes;

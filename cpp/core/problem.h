@@ -41,16 +41,16 @@ enum class NormKind : uint8_t { layer, rms };
 struct RowProblem {
   RowGeometry geometry;
   NormKind kind;
-  DType dtype;         // of x and everything of x's shape
-  bool contiguous;     // col_ndim == 1 and every operand with columns has col_stride 1: the fast kernels' condition
+  DType dtype;      // of x and everything of x's shape
+  bool contiguous;  // col_ndim == 1 and every operand with columns has col_stride 1: the fast kernels' condition
   double eps;
   double weight_offset;
 };
 
 /// y = norm(s), s = x or round(x + residual). rows >= 1 and cols >= 1 (readers finish empty problems themselves).
 struct RowForward : RowProblem {
-  Operand x, residual, weight, bias;      // residual, weight, bias may be absent
-  Operand y, residual_out, mean, rstd;    // residual_out is there iff residual is; mean, rstd may be absent
+  Operand x, residual, weight, bias;    // residual, weight, bias may be absent
+  Operand y, residual_out, mean, rstd;  // residual_out is there iff residual is; mean, rstd may be absent
 };
 
 /// rows >= 0 and cols >= 1: with rows = 0, dweight and dbias are still to be zeroed.

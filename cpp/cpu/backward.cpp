@@ -68,9 +68,8 @@ ParameterSums short_sums(const Call& call, char* memory) {
 void add_sums(const Call& call, ParameterSums target, ParameterSums source, Range columns) {
   const int64_t offset = columns.begin * accumulator_size(call.problem());
   const auto add = [&](void* to, void* from) {
-    if (to)
-      call.kernels->add(static_cast<char*>(to) + offset, static_cast<char*>(from) + offset,
-                        columns.end - columns.begin);
+    if (!to) return;
+    call.kernels->add(static_cast<char*>(to) + offset, static_cast<char*>(from) + offset, columns.end - columns.begin);
   };
   add(target.dweight, source.dweight);
   add(target.dbias, source.dbias);
@@ -153,8 +152,8 @@ Status row_norm_backward(const RowBackward& problem, void* workspace) {
 
   Layout layout;
   const int64_t sums_bytes = flushes(problem, call.blocks) ? 2 * array_bytes(problem) : 0;
-  const int64_t weight_at =
-      layout.reserve(is_plain(problem, problem.weight, problem.weight_offset) ? 0 : array_bytes(problem));
+  const bool copy_weight = !is_plain(problem, problem.weight, problem.weight_offset);  // an absent one becomes ones
+  const int64_t weight_at = layout.reserve(copy_weight ? array_bytes(problem) : 0);
   const int64_t chunks_at =
       layout.reserve(call.blocks.shares_rows ? ceil_div(cols, kChunk) * int64_t{sizeof(RowSums)} : 0);
   call.flush_at = align_up(backward_scratch(problem, call.blocks.shares_rows ? kChunk : cols));
@@ -165,9 +164,11 @@ Status row_norm_backward(const RowBackward& problem, void* workspace) {
   call.chunk_sums = reinterpret_cast<RowSums*>(memory + chunks_at);
   call.lanes = memory + lanes_at;
 
-  const void* weight =
-      load_parameter(problem, *call.kernels, call.threads, problem.weight, problem.weight_offset, memory + weight_at);
-  call.work = {&problem, weight};
+  call.work = {&problem, problem.weight.data};
+  if (copy_weight) {
+    call.work.weight =
+        copy_parameter(problem, *call.kernels, call.threads, problem.weight, problem.weight_offset, memory + weight_at);
+  }
   if (call.blocks.shares_rows) {
     backward_by_chunks(call);
   } else {

@@ -13,24 +13,54 @@ int64_t bytes_of_row(const RowForward& problem) {
   return (problem.residual.data ? 4 : 2) * problem.geometry.cols * size_of(problem.dtype);
 }
 
+/// Everything that the steps of one call share.
+struct Call {
+  const RowForward& problem;
+  const RowKernels& kernels;
+  int threads;
+  char* weight;  // where a copy of the weight goes; null: the operand's own memory will do
+  char* bias;
+  char* lanes;  // per thread: scratch of the kernels; by chunks, then one chunk of weight and one of bias
+  int64_t lane_bytes;
+  int64_t parameters_at;
+
+  char* lane(int index) const { return lanes + index * lane_bytes; }
+};
+
 /// Threads share the rows.
-void forward_by_rows(const ForwardWork& work, const RowKernels& kernels, int threads, char* lanes, int64_t lane_bytes) {
-  const RowForward& problem = *work.problem;
-  parallel_ranges(threads, problem.geometry.rows, bytes_of_row(problem),
-                  [&](Range rows, int lane) { kernels.forward_rows(work, rows, lanes + lane * lane_bytes); });
+void forward_by_rows(const Call& call) {
+  const RowForward& p = call.problem;
+  ForwardWork work{&p, p.weight.data, p.bias.data, 0};
+  if (call.weight) work.weight = copy_parameter(p, call.kernels, call.threads, p.weight, p.weight_offset, call.weight);
+  if (call.bias) work.bias = copy_parameter(p, call.kernels, call.threads, p.bias, 0, call.bias);
+  parallel_ranges(call.threads, p.geometry.rows, bytes_of_row(p),
+                  [&](Range rows, int lane) { call.kernels.forward_rows(work, rows, call.lane(lane)); });
+}
+
+/// y of one chunk of a row. Parameters that need a copy are copied for this chunk alone, which stays in the cache.
+void apply_chunk(const Call& call, int64_t row, Range columns, Statistics statistics, char* lane) {
+  const RowForward& p = call.problem;
+  ForwardWork work{&p, p.weight.data, p.bias.data, 0};
+  if (call.weight || call.bias) {
+    work.parameters_from = columns.begin;
+    work.weight = chunk_of_parameter(p, call.kernels, p.weight, p.weight_offset, columns, lane + call.parameters_at);
+    work.bias = chunk_of_parameter(p, call.kernels, p.bias, 0, columns,
+                                   lane + call.parameters_at + kChunk * accumulator_size(p));
+  }
+  call.kernels.forward_apply(work, row, columns, statistics, lane);
 }
 
 /// Threads share each row.
-void forward_by_chunks(const ForwardWork& work, const RowKernels& kernels, int threads, char* lanes, int64_t lane_bytes,
-                       Moments<double>* moments) {
-  const RowGeometry& geometry = work.problem->geometry;
+void forward_by_chunks(const Call& call, Moments<double>* moments) {
+  const RowGeometry& geometry = call.problem.geometry;
+  const ForwardWork work{&call.problem, nullptr, nullptr, 0};
   for (int64_t row = 0; row < geometry.rows; ++row) {
-    parallel_chunks(threads, geometry.cols, [&](Range columns, int64_t chunk, int lane) {
-      moments[chunk] = kernels.forward_moments(work, row, columns, lanes + lane * lane_bytes);
+    parallel_chunks(call.threads, geometry.cols, [&](Range columns, int64_t chunk, int lane) {
+      moments[chunk] = call.kernels.forward_moments(work, row, columns, call.lane(lane));
     });
-    const Statistics statistics = kernels.forward_merge(work, row, moments, ceil_div(geometry.cols, kChunk));
-    parallel_chunks(threads, geometry.cols, [&](Range columns, int64_t, int lane) {
-      kernels.forward_apply(work, row, columns, statistics, lanes + lane * lane_bytes);
+    const Statistics statistics = call.kernels.forward_merge(work, row, moments, ceil_div(geometry.cols, kChunk));
+    parallel_chunks(call.threads, geometry.cols, [&](Range columns, int64_t, int lane) {
+      apply_chunk(call, row, columns, statistics, call.lane(lane));
     });
   }
 }
@@ -42,30 +72,33 @@ Status row_norm_forward(const RowForward& problem) {
   NORMACT_TRY(find_row_kernels(problem.dtype, &kernels));
   const int64_t cols = problem.geometry.cols;
   const int threads = threads_for(problem.geometry.rows * bytes_of_row(problem), num_threads());
-  const bool by_chunks = forward_shares_rows(problem.geometry, threads);
+  const bool by_chunks = forward_by_chunks_is_better(problem.geometry, threads);
   const bool copy_weight = problem.weight.data && !is_plain(problem, problem.weight, problem.weight_offset);
   const bool copy_bias = problem.bias.data && !is_plain(problem, problem.bias, 0);
 
-  Layout layout;
-  const int64_t parameter_bytes = cols * accumulator_size(problem);
-  const int64_t weight_at = layout.reserve(copy_weight ? parameter_bytes : 0);
-  const int64_t bias_at = layout.reserve(copy_bias ? parameter_bytes : 0);
+  Layout layout, lane;
+  lane.reserve(forward_scratch(problem, by_chunks ? kChunk : cols));
+  const int64_t parameters_at = lane.reserve(by_chunks ? 2 * kChunk * accumulator_size(problem) : 0);
+  const int64_t copy_bytes = by_chunks ? 0 : cols * accumulator_size(problem);
+  const int64_t weight_at = layout.reserve(copy_weight ? copy_bytes : 0);
+  const int64_t bias_at = layout.reserve(copy_bias ? copy_bytes : 0);
   const int64_t moments_at = layout.reserve(by_chunks ? ceil_div(cols, kChunk) * int64_t{sizeof(Moments<double>)} : 0);
-  const int64_t lane_bytes = align_up(forward_scratch(problem, by_chunks ? kChunk : cols));
-  const int64_t lanes_at = layout.reserve(threads * lane_bytes);
+  const int64_t lanes_at = layout.reserve(threads * lane.size());
   char* const memory = thread_buffer(layout.size());
   if (!memory) return out_of_memory("norm_forward", layout.size());
 
-  ForwardWork work{&problem, nullptr, nullptr};
-  if (problem.weight.data) {
-    work.weight = load_parameter(problem, *kernels, threads, problem.weight, problem.weight_offset, memory + weight_at);
-  }
-  if (problem.bias.data) work.bias = load_parameter(problem, *kernels, threads, problem.bias, 0, memory + bias_at);
+  const Call call{problem,
+                  *kernels,
+                  threads,
+                  copy_weight ? memory + weight_at : nullptr,
+                  copy_bias ? memory + bias_at : nullptr,
+                  memory + lanes_at,
+                  lane.size(),
+                  parameters_at};
   if (by_chunks) {
-    forward_by_chunks(work, *kernels, threads, memory + lanes_at, lane_bytes,
-                      reinterpret_cast<Moments<double>*>(memory + moments_at));
+    forward_by_chunks(call, reinterpret_cast<Moments<double>*>(memory + moments_at));
   } else {
-    forward_by_rows(work, *kernels, threads, memory + lanes_at, lane_bytes);
+    forward_by_rows(call);
   }
   return Status();
 }

@@ -17,7 +17,7 @@ constexpr int64_t kGroupCols = 1024;  // ... if they are this short (longer rows
 /// ... and come from the cache; what comes from memory is faster row by row, unless conversions take the time.
 template <class T>
 NORMACT_SIMD bool in_groups(const RowProblem& problem) {
-  constexpr int64_t kCacheBytes = 4 << 20;
+  constexpr int64_t kCacheBytes = 4 * 1024 * 1024;
   const RowGeometry& geometry = problem.geometry;
   if (!problem.contiguous || geometry.cols > kGroupCols) return false;
   return sizeof(T) == 2 || geometry.rows * geometry.cols * int64_t(sizeof(T)) <= kCacheBytes;

@@ -32,7 +32,7 @@ void load_parameter_as(const Operand& parameter, const RowGeometry& geometry, do
     const Range piece = {begin, begin + kPiece < columns.end ? begin + kPiece : columns.end};
     const T* source = read_piece<T>(parameter, geometry, piece, buffer);
     for_vectors<T>(piece.end - piece.begin, [&](int64_t j, auto lanes) {
-      store(target + begin + j, effective_weight(load(source + j, lanes), shift), lanes);
+      store(target + (begin - columns.begin) + j, effective_weight(load(source + j, lanes), shift), lanes);
     });
   }
 }
@@ -43,7 +43,7 @@ void load_parameter(const Operand& parameter, const RowGeometry& geometry, doubl
                     void* target_array) {
   N* const target = static_cast<N*>(target_array);
   if (!parameter.data) {
-    for (int64_t i = columns.begin; i < columns.end; ++i) target[i] = 1;
+    for (int64_t i = 0; i < columns.end - columns.begin; ++i) target[i] = 1;
     return;
   }
   if constexpr (sizeof(N) == 8) {

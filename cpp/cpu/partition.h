@@ -11,8 +11,8 @@
 
 namespace normact::cpu {
 
-constexpr int64_t kSerialBytes = 256 << 10;  // less traffic than this takes less time than waking a thread
-constexpr int64_t kTaskBytes = 64 << 10;
+constexpr int64_t kSerialBytes = 256 * 1024;  // less traffic than this takes less time than waking a thread
+constexpr int64_t kTaskBytes = 64 * 1024;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -35,8 +35,8 @@ void parallel_chunks(int threads, int64_t cols, Body&& body) {
 }
 
 /// Few long rows: threads share each row, chunk by chunk. Moves no bits in the forward.
-inline bool forward_shares_rows(const RowGeometry& geometry, int threads) {
-  return threads > 1 && geometry.cols >= 4 * kChunk && geometry.rows < int64_t{4} * threads;
+inline bool forward_by_chunks_is_better(const RowGeometry& geometry, int threads) {
+  return geometry.cols >= 4 * kChunk && geometry.rows < int64_t{4} * threads;
 }
 
 /// The row blocks whose parameter gradients are summed apart.
@@ -48,7 +48,7 @@ struct RowBlocks {
 
 constexpr int64_t kMaxBlocks = 64;
 constexpr int64_t kMinBlockRows = 16;  // so that the partial sums are small beside the tensors
-constexpr int64_t kMinBlockElements = 16 << 10;
+constexpr int64_t kMinBlockElements = 16 * 1024;
 constexpr int64_t kFlushRows = 64;  // rows that are summed up in fp32 before they join a longer sum
 
 inline RowBlocks row_blocks(const RowGeometry& geometry) {

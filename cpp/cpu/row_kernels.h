@@ -22,8 +22,9 @@ struct Range {
 /// Parameters are arrays of the accumulator type without gaps, weight_offset added.
 struct ForwardWork {
   const RowForward* problem;
-  const void* weight;  // null: absent
-  const void* bias;    // null: absent
+  const void* weight;       // null: absent
+  const void* bias;         // null: absent
+  int64_t parameters_from;  // the column that the arrays begin with
 };
 
 struct BackwardWork {
@@ -64,7 +65,7 @@ struct RowKernels {
   RowSums (*backward_sums)(const BackwardWork& work, int64_t row, Range columns, ParameterSums sums, void* scratch);
   void (*backward_apply)(const BackwardWork& work, int64_t row, Range columns, RowSums total, void* scratch);
 
-  /// target[i] = offset + parameter[i], or 1 if it is absent; for columns of the range (target begins at column 0).
+  /// target[i] = offset + parameter[i], or 1 if it is absent; for columns of the range, with which target begins.
   void (*load_parameter)(const Operand& parameter, const RowGeometry& geometry, double offset, Range columns,
                          void* target);
   /// gradient[i] = the sum of count arrays, `stride` elements apart, in a fixed order; count 0 gives zeros.

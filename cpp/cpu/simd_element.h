@@ -57,7 +57,7 @@ NORMACT_SIMD ShortVec narrow(FloatVec v, Half) { return (ShortVec)vcvt_f16_f32((
 NORMACT_SIMD FloatVec widen(ShortVec bits, Half) {
   const WordVec all = to_words(bits);
   const WordVec magnitude = (all & 0x7fff) << 13;
-  const WordVec normal = magnitude + ((127 - 15) << 23);
+  const WordVec normal = magnitude + ((127u - 15) << 23);
   const WordVec special = magnitude | 0x7f800000;  // Inf and NaN
   // A subnormal half: 2^-14 * (1 + mantissa) - 2^-14, exact and free of fp32 subnormals.
   const WordVec small = (WordVec)((FloatVec)(magnitude + (113u << 23)) - (FloatVec)(WordVec{} + (113u << 23)));

@@ -4,10 +4,12 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <condition_variable>
-#include <cstdio>
 #include <exception>
+#include <fstream>
 #include <mutex>
 #include <new>
 #include <thread>
@@ -75,7 +77,8 @@ class ThreadPool {
       while (static_cast<int>(workers_.size()) < workers) {
         workers_.emplace_back([this] { work(); });
       }
-    } catch (const std::exception&) {  // no more threads to be had: fewer do the work, with the same results
+    } catch (const std::exception&) {
+      return;  // no more threads to be had: fewer do the work, with the same results
     }
   }
 
@@ -173,14 +176,14 @@ struct TaskCall {
 
 // ---- How many threads -----------------------------------------------------------------------------------------------
 
-/// Processors that the control group pays for (cgroup v2), or a large number.
+constexpr int kManyProcessors = 65536;
+
+/// Processors that the control group pays for (cgroup v2); kManyProcessors without a limit ("max").
 int processors_of_cgroup() {
-  long quota = 0, period = 0;
-  if (std::FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "r")) {
-    if (std::fscanf(file, "%ld %ld", &quota, &period) != 2) quota = 0;
-    std::fclose(file);
-  }
-  return quota > 0 && period > 0 ? static_cast<int>((quota + period - 1) / period) : 1 << 16;
+  double quota = 0, period = 0;
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  if (!(file >> quota >> period) || quota <= 0 || period <= 0) return kManyProcessors;
+  return static_cast<int>(std::min<double>(std::ceil(quota / period), kManyProcessors));
 }
 
 int default_threads() {

@@ -66,8 +66,8 @@ cudaError_t query(int device, DeviceInfo* info) {
 Status device_info(int device, const DeviceInfo** info) {
   static std::array<Entry, kMaxDevices> entries;
   if (device < 0 || device >= kMaxDevices) {
-    return {NORMACT_INVALID_ARGUMENT, "device_id is " + std::to_string(device) + ", expected 0.." +
-                                          std::to_string(kMaxDevices - 1)};
+    return {NORMACT_INVALID_ARGUMENT,
+            "device_id is " + std::to_string(device) + ", expected 0.." + std::to_string(kMaxDevices - 1)};
   }
   Entry& entry = entries[static_cast<size_t>(device)];
   std::call_once(entry.once, [&] { entry.error = query(device, &entry.info); });
@@ -91,9 +91,7 @@ DeviceGuard::~DeviceGuard() {
 
 #define NORMACT_TEXT_OF(number) #number
 #define NORMACT_TEXT(number) NORMACT_TEXT_OF(number)
-const char* toolkit_version() {
-  return NORMACT_TEXT(__CUDACC_VER_MAJOR__) "." NORMACT_TEXT(__CUDACC_VER_MINOR__);
-}
+const char* toolkit_version() { return NORMACT_TEXT(__CUDACC_VER_MAJOR__) "." NORMACT_TEXT(__CUDACC_VER_MINOR__); }
 #undef NORMACT_TEXT
 #undef NORMACT_TEXT_OF
 

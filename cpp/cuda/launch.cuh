@@ -17,7 +17,8 @@ namespace normact::cuda {
 inline Status check(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return {};
   cudaGetLastError();  // a launch error that is not sticky must not surface in the caller's next call
-  return {NORMACT_CUDA_ERROR, std::string(call) + " failed: " + cudaGetErrorName(error) + ", " + cudaGetErrorString(error)};
+  return {NORMACT_CUDA_ERROR,
+          std::string(call) + " failed: " + cudaGetErrorName(error) + ", " + cudaGetErrorString(error)};
 }
 
 /// How a kernel is to be launched.
@@ -38,8 +39,9 @@ Status prepare(const Launch& launch) {
   const auto* kernel = reinterpret_cast<const void*>(kKernel);
   const DeviceInfo* device = nullptr;
   NORMACT_TRY(device_info(launch.device, &device));
-  NORMACT_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         device->shared_memory_block), "cudaFuncSetAttribute(shared memory)"));
+  NORMACT_TRY(
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device->shared_memory_block),
+            "cudaFuncSetAttribute(shared memory)"));
   if (device->compute_capability >= 90) {
     NORMACT_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
                       "cudaFuncSetAttribute(cluster)"));

@@ -32,14 +32,16 @@ Status launch_row_stream_backward(const RowBackward& p, const RowPlan& plan, con
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(plan.blocks));
   shape.block = dim3(static_cast<unsigned>(plan.threads));
-  NORMACT_TRY((launch_kernel<row_stream_backward_sums_kernel<T, kKind, kPacks>>("row norm backward kernel launch", shape,
-                                                                                launch, p, scalars, means)));
+  NORMACT_TRY((launch_kernel<row_stream_backward_sums_kernel<T, kKind, kPacks>>("row norm backward kernel launch",
+                                                                                shape, launch, p, scalars, means)));
   const int64_t units = p.geometry.cols / StridedUnit<T, kPacks>::kSize;
   const int64_t rows_per_part = (p.geometry.rows + plan.parts - 1) / plan.parts;
-  shape.grid = dim3(static_cast<unsigned>((units + kApplyThreads - 1) / kApplyThreads), static_cast<unsigned>(plan.parts));
+  shape.grid =
+      dim3(static_cast<unsigned>((units + kApplyThreads - 1) / kApplyThreads), static_cast<unsigned>(plan.parts));
   shape.block = dim3(kApplyThreads);
   NORMACT_TRY((launch_kernel<row_stream_backward_apply_kernel<T, kKind, kPacks>>(
-      "row norm backward kernel launch", shape, launch, p, scalars, static_cast<const Means*>(means), rows_per_part, partials)));
+      "row norm backward kernel launch", shape, launch, p, scalars, static_cast<const Means*>(means), rows_per_part,
+      partials)));
   return launch_parameter_sum<T>(p, partials, plan.parts, launch);
 }
 
@@ -79,7 +81,8 @@ Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const
     return packs ? launch_row_stream_backward<T, kKind, true>(p, plan, launch)
                  : launch_row_stream_backward<T, kKind, false>(p, plan, launch);
   }
-  NORMACT_TRY((packs ? launch_row_once<T, kKind, false>(p, plan, launch) : launch_row_once<T, kKind, true>(p, plan, launch)));
+  NORMACT_TRY(
+      (packs ? launch_row_once<T, kKind, false>(p, plan, launch) : launch_row_once<T, kKind, true>(p, plan, launch)));
   return launch_parameter_sum<T>(p, launch.workspace, plan.parts, launch);
 }
 

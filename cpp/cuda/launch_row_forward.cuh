@@ -30,7 +30,9 @@ Status launch_row_registers(const RowForward& p, const RowPlan& plan, const Laun
   const std::integral_constant<int, 8> eight;
   switch (plan.variant) {
     case NORMACT_ROW_WARP:
-      return plan.vectors <= 4 ? run(warp, small, four) : plan.vectors <= 6 ? run(warp, small, six) : run(warp, small, eight);
+      return plan.vectors <= 4   ? run(warp, small, four)
+             : plan.vectors <= 6 ? run(warp, small, six)
+                                 : run(warp, small, eight);
     case NORMACT_ROW_BLOCK:
       if (plan.threads > 256) return run(block, large, eight);
       return plan.vectors <= 6 ? run(block, medium, six) : run(block, medium, eight);
@@ -44,9 +46,10 @@ template <class T, NormKind kKind, bool kPacks>
 Status launch_row_stream(const RowForward& p, const LaunchShape& shape, const Launch& launch) {
   const char* name = "row norm forward kernel launch";
   const Scalars<Accumulator<T>> scalars(p);
-  return shape.cluster > 1
-             ? launch_kernel<row_stream_forward_kernel<T, kKind, Scope::cluster, kPacks>>(name, shape, launch, p, scalars)
-             : launch_kernel<row_stream_forward_kernel<T, kKind, Scope::block, kPacks>>(name, shape, launch, p, scalars);
+  return shape.cluster > 1 ? launch_kernel<row_stream_forward_kernel<T, kKind, Scope::cluster, kPacks>>(
+                                 name, shape, launch, p, scalars)
+                           : launch_kernel<row_stream_forward_kernel<T, kKind, Scope::block, kPacks>>(
+                                 name, shape, launch, p, scalars);
 }
 
 template <class T, NormKind kKind>
@@ -55,7 +58,8 @@ Status launch_row_forward_kind(const RowForward& p, const RowPlan& plan, const L
                           plan.shared_bytes, plan.cluster};
   const bool packs = plan.access == RowAccess::packs;
   if (plan.variant == NORMACT_ROW_STREAM) {
-    return packs ? launch_row_stream<T, kKind, true>(p, shape, launch) : launch_row_stream<T, kKind, false>(p, shape, launch);
+    return packs ? launch_row_stream<T, kKind, true>(p, shape, launch)
+                 : launch_row_stream<T, kKind, false>(p, shape, launch);
   }
   const Operand& parameter = p.weight.data != nullptr ? p.weight : p.bias;  // both have one dtype here
   if constexpr (sizeof(T) == 2) {

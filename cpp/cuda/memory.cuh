@@ -157,10 +157,14 @@ struct StagedParameter {
     for (int h = 0; h < kParts; ++h) part[h] = static_cast<Pack<A>*>(shared) + h * packs;
   }
 
-  /// Brings in columns [first, first + cols); `offset` is added to each.
-  __device__ void fill(const Parameter<T>& from, int64_t first, int cols, A offset) {
-    for (int i = threadIdx.x; i < cols; i += blockDim.x) {
-      part[i % kSize / kPart][i / kSize].element[i % kPart] = effective_weight(from.at(first + i), offset);
+  /// Brings in columns [first, first + cols) with `offset` added to each; ones without a parameter. The last pack's
+  /// elements past the end are 0.
+  __device__ void fill(const Parameter<T>& from, int64_t first, int cols, A offset) const {
+    const int packs = cols > kSize ? (cols + kSize - 1) / kSize : 1;  // threads without a pack read the first one
+    for (int i = threadIdx.x; i < packs * kSize; i += blockDim.x) {
+      A value = A(i < cols ? 1 : 0);
+      if (from.data != nullptr && i < cols) value = effective_weight(from.at(first + i), offset);
+      part[i % kSize / kPart][i / kSize].element[i % kPart] = value;
     }
   }
 
@@ -182,16 +186,17 @@ struct Scalars {
   A cols;
 
   explicit Scalars(const RowProblem& p)
-      : eps(static_cast<A>(p.eps)), weight_offset(static_cast<A>(p.weight_offset)),
+      : eps(static_cast<A>(p.eps)),
+        weight_offset(static_cast<A>(p.weight_offset)),
         cols(static_cast<A>(p.geometry.cols)) {}
 };
 
 /// Starts copying 16 bytes from global to shared memory; before sm_80 the copy is done when it returns.
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
-               "l"(global));
+  asm volatile(
+      "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))),
+      "l"(global));
 #else
   *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
 #endif

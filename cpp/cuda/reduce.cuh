@@ -60,6 +60,16 @@ __device__ __forceinline__ void group_sum(A (&value)[kCount], A* scratch, int wa
   }
 }
 
+/// The moments of `parts` disjoint sets together: Chan's formula for many sets at once, in a fixed order. In fp64, so
+/// that the means' own rounding does not show where they are far larger than their differences.
+__device__ inline Moments<double> merge_all(const Moments<double>* part, int parts, double count) {
+  Moments<double> total{0, 0, count};
+  for (int i = 0; i < parts; ++i) total.mean += part[i].count * part[i].mean;
+  total.mean /= count;
+  for (int i = 0; i < parts; ++i) total.m2 += recentred(part[i], total.mean);
+  return total;
+}
+
 #if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
 namespace cg = cooperative_groups;
 

@@ -17,6 +17,7 @@
 #include "cuda/memory.cuh"
 #include "cuda/parameter_sum.cuh"
 #include "cuda/reduce.cuh"
+#include "cuda/row_share.cuh"
 #include "math/normalize.h"
 
 namespace normact::cuda {
@@ -67,12 +68,17 @@ __device__ __forceinline__ void gradient_sums(A (&sum)[2], A* scratch, A* slices
   }
 }
 
-/// A ring of `stages` rows of x, dy (and dresidual), each of `tensor_bytes` a tensor, in one thread's or group's memory.
+/// A ring of `stages` rows of x, dy (and dresidual), each of `tensor_bytes` a tensor, in one thread's or group's
+/// memory.
 class Ring {
  public:
   __device__ Ring(char* memory, int stages, int tensors, int tensor_bytes)
-      : begin_(memory), stage_bytes_(tensors * tensor_bytes), tensor_bytes_(tensor_bytes),
-        end_(memory + stages * stage_bytes_), newest_(memory), oldest_(memory) {}
+      : begin_(memory),
+        stage_bytes_(tensors * tensor_bytes),
+        tensor_bytes_(tensor_bytes),
+        end_(memory + stages * stage_bytes_),
+        newest_(memory),
+        oldest_(memory) {}
 
   __device__ __forceinline__ char* newest(int tensor) const { return newest_ + tensor * tensor_bytes_; }
   __device__ __forceinline__ char* oldest(int tensor) const { return oldest_ + tensor * tensor_bytes_; }
@@ -101,200 +107,224 @@ __device__ __forceinline__ void wait_for_copies(int pending) {
   }
 }
 
-template <class T, NormKind kKind, int kVectors, bool kCluster, bool kStaged>
-__global__ void __launch_bounds__(kBackwardThreads, 1)
-    row_backward_kernel(const __grid_constant__ RowBackward p, const Scalars<Accumulator<T>> scalars,
-                        const BackwardSplit split, void* workspace) {
-  using A = Accumulator<T>;
-  constexpr int kSize = kPackSize<T>;
-  // xhat and g stay in registers over the sums if they are few; else x and dy are read from the ring again.
-  constexpr bool kKeep = kVectors * kSize <= 16;
-  static_assert(kKeep || !kStaged, "dx overwrites x in a staged ring");
-  const RowGeometry& g = p.geometry;
-  extern __shared__ __align__(16) char shared[];
-  __shared__ A scratch[2 * 2 * kMaxWarps];
-  __shared__ A slices[kCluster ? 2 * 2 * kMaxCluster : 1];
+/// A thread's or group's ring and how a row's packs get into it and out of it.
+template <class T, int kVectors, bool kStaged>
+struct RowPipeline {
+  static constexpr int kSize = kPackSize<T>;
+  RowShare<T, kStaged> share;
+  Ring ring;
+  int slot_bytes;  // one pack of every thread
+  int tensors;     // x, dy, and dresidual if there is one
 
-  const int lane = threadIdx.x % split.lanes;
-  const int group = threadIdx.x / split.lanes;
-  int64_t first_worker = static_cast<int64_t>(blockIdx.x) * (blockDim.x / split.lanes);
-  int first = 0;  // pack of this block's slice
-  int packs = split.packs;
-  if constexpr (kCluster) {
-#if __CUDA_ARCH__ >= 900
-    cg::cluster_group cluster = cg::this_cluster();
-    cluster.sync();  // every block has started before one writes to another's shared memory
-    first_worker = blockIdx.x / cluster.num_blocks();
-    first = cluster.block_rank() * split.packs_per_block;
-    packs = max(0, min(split.packs_per_block, split.packs - first));
-#endif
+  /// Shared bytes of a group's ring if it is staged.
+  static __device__ int row_bytes(const BackwardSplit& split) {
+    return StagedRow<T>::bytes(split.packs_per_block * kSize);
   }
-  const int64_t worker = first_worker + group;
-  const int first_column = first * kSize;
-  const int slice_cols =
-      kStaged ? max(0, min(static_cast<int>(g.cols) - first_column, packs * kSize)) : packs * kSize;
-  const auto pack_index = [&](int v) { return lane + v * split.lanes; };  // in the slice
-  const auto valid = [&](int v) { return pack_index(v) < packs; };
-  const auto group_sync = [&] {
-    if (split.lanes <= kWarp) __syncwarp(); else group_barrier(1 + group, split.lanes);
-  };
 
-  // Shared memory: the effective weight of the slice, then the ring.
-  const bool has_weight = p.weight.data != nullptr;
-  const bool has_dresidual = p.dresidual.data != nullptr;
-  const StagedParameter<T> weights(shared, split.packs_per_block);
-  if (has_weight) {
-    StagedParameter<T>(weights).fill(Parameter<T>(p.weight), first_column, slice_cols, scalars.weight_offset);
-  }
-  __syncthreads();
-  char* ring_memory = shared + split.packs_per_block * kSize * static_cast<int>(sizeof(A));
-  const int tensors = has_dresidual ? 3 : 2;
-  const int slot_bytes = blockDim.x * kPackBytes;  // one pack of every thread
-  const int row_bytes = StagedRow<T>::bytes(split.packs_per_block * kSize);
-  Ring ring = kStaged ? Ring(ring_memory + group * split.stages * tensors * row_bytes, split.stages, tensors, row_bytes)
-                      : Ring(ring_memory + threadIdx.x * kPackBytes, split.stages, tensors, slot_bytes * kVectors);
-  const auto slice = [&](const Operand& operand, const RowIndex& index) {
-    return row_pointer<T>(operand, g, index) + first_column;
-  };
-  const auto fetch = [&](int64_t row) {
-    if (row < g.rows) {
-      const RowIndex index(g, row);
-      const auto fetch_one = [&](const Operand& operand, int tensor) {
-        const T* from = slice(operand, index);
-        if constexpr (kStaged) {
-          StagedRow<T>(ring.newest(tensor), from, slice_cols).copy_in(from, lane, split.lanes);
-        } else {
-#pragma unroll
-          for (int v = 0; v < kVectors; ++v) {
-            if (valid(v)) copy_async(ring.newest(tensor) + v * slot_bytes, from + pack_index(v) * kSize);
-          }
-        }
-      };
-      fetch_one(p.x, 0);
-      fetch_one(p.dy, 1);
-      if (has_dresidual) fetch_one(p.dresidual, 2);
+  __device__ RowPipeline(const RowShare<T, kStaged>& owned, const BackwardSplit& split, int group, int count,
+                         char* memory)
+      : share(owned),
+        ring(kStaged
+                 ? Ring(memory + group * split.stages * count * row_bytes(split), split.stages, count, row_bytes(split))
+                 : Ring(memory + threadIdx.x * kPackBytes, split.stages, count,
+                        static_cast<int>(blockDim.x) * kPackBytes * kVectors)),
+        slot_bytes(blockDim.x * kPackBytes),
+        tensors(count) {
+    if constexpr (!kStaged) {  // packs that this thread does not have are zero in its slots, and stay so
+      for (int i = 0; i < split.stages * tensors * kVectors; ++i) {
+        *reinterpret_cast<uint4*>(memory + (i * static_cast<int>(blockDim.x) + threadIdx.x) * kPackBytes) = uint4{};
+      }
     }
-    commit_copies();
-    ring.push();
-  };
-  const auto statistic = [&](const Operand& operand, int64_t row) {
-    return row < g.rows ? *row_pointer<const A>(operand, g, RowIndex(g, row)) : A(0);
-  };
+  }
 
+  /// Starts bringing in one tensor of the next row; `from` is the slice's first element.
+  __device__ __forceinline__ void fetch(const T* from, int tensor) {
+    if constexpr (kStaged) {
+      StagedRow<T>(ring.newest(tensor), from, share.cols).copy_in(from, share.lane, share.lanes);
+    } else {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (share.valid(v)) copy_async(ring.newest(tensor) + v * slot_bytes, from + share.pack(v) * kSize);
+      }
+    }
+  }
+
+  /// Pack v of the oldest row; zeros outside the row.
+  __device__ __forceinline__ Pack<T> read(const T* from, int tensor, int v) const {
+    if constexpr (kStaged) {
+      return share.valid(v) ? StagedRow<T>(ring.oldest(tensor), from, share.cols).read(share.pack(v)) : Pack<T>{};
+    } else {
+      return *reinterpret_cast<const Pack<T>*>(ring.oldest(tensor) + v * slot_bytes);
+    }
+  }
+};
+
+/// What a thread knows of the rows it works on, and its sums of dweight and dbias.
+template <class T, NormKind kKind, int kVectors, bool kCluster, bool kStaged>
+struct RowGradient {
+  using A = Accumulator<T>;
+  static constexpr int kSize = kPackSize<T>;
+  // xhat and g stay in registers over the sums if they are few; else x and dy are read from the ring again.
+  static constexpr bool kKeep = kVectors * kSize <= 16;
+  static_assert(kKeep || !kStaged, "dx overwrites x in a staged ring");
+
+  const RowBackward& p;
+  RowPipeline<T, kVectors, kStaged>& pipeline;
+  const StagedParameter<T>& weights;
   A dweight[kVectors][kSize] = {};
   A dbias[kVectors][kSize] = {};
-  const int64_t step = split.workers;
-  for (int s = 0; s < split.stages - 1; ++s) fetch(worker + s * step);
-  A next_mean = kKind == NormKind::layer ? statistic(p.mean, worker) : A(0);
-  A next_rstd = statistic(p.rstd, worker);
-  int parity = 0;
-  // All groups of a block make the same number of turns; a group without a row left computes on zeros.
-  for (int64_t base = first_worker, row = worker; base < g.rows; base += step, row += step) {
-    if constexpr (kStaged) {  // the slot that is filled next is the one that dx has just left by
-      wait_for_copies(split.stages - 2);
-      group_sync();
-      fetch(row + (split.stages - 1) * step);
-    } else {
-      fetch(row + (split.stages - 1) * step);
-      wait_for_copies(split.stages - 1);
+
+  __device__ RowGradient(const RowBackward& problem, RowPipeline<T, kVectors, kStaged>& rows,
+                         const StagedParameter<T>& effective_weights)
+      : p(problem), pipeline(rows), weights(effective_weights) {}
+
+  __device__ __forceinline__ T* slice(const Operand& operand, const RowIndex& index) const {
+    return row_pointer<T>(operand, p.geometry, index) + pipeline.share.first_column();
+  }
+
+  /// Starts bringing in a row, if there is one.
+  __device__ __forceinline__ void fetch(int64_t row) {
+    if (row < p.geometry.rows) {
+      const RowIndex index(p.geometry, row);
+      pipeline.fetch(slice(p.x, index), 0);
+      pipeline.fetch(slice(p.dy, index), 1);
+      if (p.dresidual.data != nullptr) pipeline.fetch(slice(p.dresidual, index), 2);
     }
-    const A mean = next_mean;
-    const A rstd = next_rstd;
-    if constexpr (kKind == NormKind::layer) next_mean = statistic(p.mean, row + step);
-    next_rstd = statistic(p.rstd, row + step);
-    const bool active = row < g.rows;
-    const RowIndex index(g, active ? row : 0);
-    const auto held = [&](const Operand& operand, int tensor, int v) {
-      if constexpr (kStaged) {
-        return StagedRow<T>(ring.oldest(tensor), slice(operand, index), slice_cols).read(pack_index(v));
-      } else {
-        return *reinterpret_cast<const Pack<T>*>(ring.oldest(tensor) + v * slot_bytes);
-      }
-    };
-    A xhat[kVectors][kSize], gradient[kVectors][kSize];
-    const auto read = [&](int v, A(&dy)[kSize]) {  // xhat, g and dy of pack v; dy and g are 0 outside the row
-      Pack<T> x_pack = {}, dy_pack = {};
-      A w[kSize];
+    commit_copies();
+    pipeline.ring.push();
+  }
+
+  __device__ __forceinline__ A statistic(const Operand& operand, int64_t row) const {
+    return row < p.geometry.rows ? *row_pointer<const A>(operand, p.geometry, RowIndex(p.geometry, row)) : A(0);
+  }
+
+  /// xhat, g and dy of pack v of the oldest row.
+  __device__ __forceinline__ void read(const RowIndex& index, int v, A mean, A rstd, A (&xhat)[kSize],
+                                       A (&gradient)[kSize], A (&dy)[kSize]) const {
+    A w[kSize];
+    weights.get(pipeline.share.valid(v) ? pipeline.share.pack(v) : 0, w);
+    unpack(pipeline.read(slice(p.x, index), 0, v), xhat);
+    unpack(pipeline.read(slice(p.dy, index), 1, v), dy);
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) w[j] = A(1);
-      if (active && valid(v)) {
-        x_pack = held(p.x, 0, v);
-        dy_pack = held(p.dy, 1, v);
-        if (has_weight) weights.get(pack_index(v), w);
-      }
-      unpack(x_pack, xhat[v]);
-      unpack(dy_pack, dy);
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        xhat[v][j] = normalized(xhat[v][j], mean, rstd);
-        gradient[v][j] = kStaged && dy[j] == A(0) ? A(0) : dy[j] * w[j];  // past the end the weight is not defined
-      }
-    };
+    for (int j = 0; j < kSize; ++j) {
+      xhat[j] = normalized(xhat[j], mean, rstd);
+      gradient[j] = dy[j] * w[j];
+    }
+  }
+
+  /// Everything for one row: adds to dweight and dbias, writes dx. scratch and slices as gradient_sums wants them.
+  __device__ __forceinline__ void row(const RowIndex& index, A mean, A rstd, A cols, A* scratch, A* slices, int parity,
+                                      int barrier) {
+    const RowShare<T, kStaged>& share = pipeline.share;
+    A xhat[kVectors][kSize], gradient[kVectors][kSize], dy[kSize];
     A sum[2] = {A(0), A(0)};
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      A dy[kSize];
-      read(v, dy);
+      read(index, v, mean, rstd, xhat[v], gradient[v], dy);
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) {
+      for (int j = 0; j < kSize; ++j) {  // outside the row dy and g are 0 and add nothing
         if constexpr (kKind == NormKind::layer) sum[0] += gradient[v][j];
         sum[1] += gradient[v][j] * xhat[v][j];
         dweight[v][j] += dy[j] * xhat[v][j];
         dbias[v][j] += dy[j];
       }
     }
-    gradient_sums<kCluster>(sum, scratch, slices, split.lanes, parity);
-    parity ^= 1;
-    if constexpr (kStaged) group_sync();  // x has been read: dx takes its place
-    const A c1 = sum[0] / scalars.cols;
-    const A c2 = sum[1] / scalars.cols;
+    gradient_sums<kCluster>(sum, scratch, slices, share.lanes, parity);
+    if constexpr (kStaged) share.sync(barrier);  // x has been read: dx takes its place
+    const A c1 = sum[0] / cols;
+    const A c2 = sum[1] / cols;
     T* dx = slice(p.dx, index);
-    const StagedRow<T> staged_dx(ring.oldest(0), dx, slice_cols);
+    char* staging = pipeline.ring.oldest(0);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if constexpr (!kKeep) {
-        A dy[kSize];
-        read(v, dy);
-      }
+      if constexpr (!kKeep) read(index, v, mean, rstd, xhat[v], gradient[v], dy);
       A value[kSize];
 #pragma unroll
       for (int j = 0; j < kSize; ++j) value[j] = input_gradient(gradient[v][j], xhat[v][j], rstd, c1, c2);
-      if (!active || !valid(v)) continue;
-      if (has_dresidual) {
+      if (p.dresidual.data != nullptr) {
         A addend[kSize];
-        unpack(held(p.dresidual, 2, v), addend);
+        unpack(pipeline.read(slice(p.dresidual, index), 2, v), addend);
 #pragma unroll
         for (int j = 0; j < kSize; ++j) value[j] += addend[j];
       }
-      if constexpr (kStaged) {
-        staged_dx.write(pack_index(v), to_pack<T>(value));
-      } else {
-        store_streaming(dx + pack_index(v) * kSize, to_pack<T>(value));
+      share.store(dx, staging, v, to_pack<T>(value));
+    }
+    share.flush(dx, staging, barrier);
+    pipeline.ring.pop();
+  }
+
+  /// Writes this thread's sums of one parameter to its group's row of columns.
+  __device__ void store(const A (&sum)[kVectors][kSize], A* columns) const {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const int column = pipeline.share.pack(v) * kSize + j;
+        if (column < pipeline.share.cols) columns[column] = sum[v][j];
       }
     }
-    if constexpr (kStaged) {
-      group_sync();
-      if (active) staged_dx.copy_out(dx, lane, split.lanes);
+  }
+};
+
+template <class T, NormKind kKind, int kVectors, bool kCluster, bool kStaged>
+__global__ void __launch_bounds__(kBackwardThreads, 1)
+    row_backward_kernel(const __grid_constant__ RowBackward p, const Scalars<Accumulator<T>> scalars,
+                        const BackwardSplit split, void* workspace) {
+  using A = Accumulator<T>;
+  extern __shared__ __align__(16) char shared[];
+  __shared__ A scratch[2 * 2 * kMaxWarps];
+  __shared__ A slices[kCluster ? 2 * 2 * kMaxCluster : 1];
+
+  const int group = threadIdx.x / split.lanes;
+  int64_t worker = static_cast<int64_t>(blockIdx.x) * (blockDim.x / split.lanes) + group;
+  int first = 0;  // pack of this block's slice
+  if constexpr (kCluster) {
+#if __CUDA_ARCH__ >= 900
+    cg::cluster_group cluster = cg::this_cluster();
+    cluster.sync();  // every block has started before one writes to another's shared memory
+    worker = blockIdx.x / cluster.num_blocks();
+    first = cluster.block_rank() * split.packs_per_block;
+#endif
+  }
+  const RowShare<T, kStaged> share(threadIdx.x % split.lanes, split.lanes, first,
+                                   min(split.packs_per_block, split.packs - first), p.geometry.cols);
+  // Shared memory: the effective weight of the slice, then the rings.
+  const StagedParameter<T> weights(shared, split.packs_per_block);
+  weights.fill(Parameter<T>(p.weight), share.first_column(), share.cols, scalars.weight_offset);
+  RowPipeline<T, kVectors, kStaged> pipeline(
+      share, split, group, p.dresidual.data != nullptr ? 3 : 2,
+      shared + split.packs_per_block * kPackSize<T> * static_cast<int>(sizeof(A)));
+  __syncthreads();
+
+  RowGradient<T, kKind, kVectors, kCluster, kStaged> gradient(p, pipeline, weights);
+  const int64_t step = split.workers;
+  for (int s = 0; s < split.stages - 1; ++s) gradient.fetch(worker + s * step);
+  A next_mean = kKind == NormKind::layer ? gradient.statistic(p.mean, worker) : A(0);
+  A next_rstd = gradient.statistic(p.rstd, worker);
+  int parity = 0;
+  for (int64_t row = worker; row < p.geometry.rows; row += step, parity ^= 1) {
+    if constexpr (kStaged) {  // the slot that is filled next is the one that dx has just left by
+      wait_for_copies(split.stages - 2);
+      share.sync(1 + group);
+      gradient.fetch(row + (split.stages - 1) * step);
+    } else {
+      gradient.fetch(row + (split.stages - 1) * step);
+      wait_for_copies(split.stages - 1);
     }
-    ring.pop();
+    const A mean = next_mean;
+    const A rstd = next_rstd;
+    if constexpr (kKind == NormKind::layer) next_mean = gradient.statistic(p.mean, row + step);
+    next_rstd = gradient.statistic(p.rstd, row + step);
+    gradient.row(RowIndex(p.geometry, row), mean, rstd, scalars.cols, scratch, slices, parity, 1 + group);
   }
   wait_copies<0>();
   allow_next_kernel();
 
   // One row of partials a block, or a cluster.
-  const auto store = [&](const A(&sum)[kVectors][kSize]) {
-    return [&](A* columns) {
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-#pragma unroll
-        for (int j = 0; j < kSize; ++j) {
-          if (pack_index(v) * kSize + j < slice_cols) columns[pack_index(v) * kSize + j] = sum[v][j];
-        }
-      }
-    };
-  };
   Partials<A> partials(p, workspace, kCluster ? split.workers : gridDim.x, kCluster ? worker : blockIdx.x);
-  partials.write_block(shared, store(dweight), store(dbias), split.lanes, first_column, slice_cols);
+  partials.write_block(
+      shared, [&](A* columns) { gradient.store(gradient.dweight, columns); },
+      [&](A* columns) { gradient.store(gradient.dbias, columns); }, split.lanes, share.first_column(), share.cols);
   if constexpr (kCluster) {
 #if __CUDA_ARCH__ >= 900
     cg::this_cluster().sync();  // nobody's shared memory goes away while a peer writes to it

@@ -65,8 +65,9 @@ __device__ Moments<double> merge_over_row(Moments<double> mine) {
   __shared__ Moments<double> warps[kMaxWarps];
 #pragma unroll
   for (int offset = 1; offset < kWarp; offset *= 2) {
-    const Moments<double> other{__shfl_down_sync(kFullWarp, mine.mean, offset), __shfl_down_sync(kFullWarp, mine.m2, offset),
-                           __shfl_down_sync(kFullWarp, mine.count, offset)};
+    const Moments<double> other{__shfl_down_sync(kFullWarp, mine.mean, offset),
+                                __shfl_down_sync(kFullWarp, mine.m2, offset),
+                                __shfl_down_sync(kFullWarp, mine.count, offset)};
     mine = merge(mine, other);  // lane 0 ends with the merge of the warp
   }
   if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = mine;
@@ -88,7 +89,8 @@ __device__ Moments<double> merge_over_row(Moments<double> mine) {
 }
 
 template <class T, NormKind kKind, Scope kScope, bool kPacks>
-__global__ void __launch_bounds__(kMaxRowThreads) row_stream_forward_kernel(const __grid_constant__ RowForward p, const Scalars<Accumulator<T>> scalars) {
+__global__ void __launch_bounds__(kMaxRowThreads)
+    row_stream_forward_kernel(const __grid_constant__ RowForward p, const Scalars<Accumulator<T>> scalars) {
   using A = Accumulator<T>;
   using Io = StridedUnit<T, kPacks>;
   constexpr int kSize = Io::kSize;
@@ -165,7 +167,8 @@ __global__ void __launch_bounds__(kMaxRowThreads) row_stream_forward_kernel(cons
   }
   moments = merge_over_row<kScope>(moments);
   const A mean = static_cast<A>(moments.mean);
-  const A rstd = reciprocal_std(static_cast<A>(moments.m2), scalars.cols, scalars.eps, [](A value) { return reciprocal_sqrt(value); });
+  const A rstd = reciprocal_std(static_cast<A>(moments.m2), scalars.cols, scalars.eps,
+                                [](A value) { return reciprocal_sqrt(value); });
   if (leader) {
     if (p.mean.data != nullptr) *any_row_pointer<A>(p.mean, g, row) = mean;
     if (p.rstd.data != nullptr) *any_row_pointer<A>(p.rstd, g, row) = rstd;

@@ -24,6 +24,13 @@ NORMACT_HD Moments<N> merge(const Moments<N>& a, const Moments<N>& b) {
   return {a.mean + delta * share, a.m2 + b.m2 + delta * delta * a.count * share, count};
 }
 
+/// Sum of squares of a set about another centre than its own mean.
+template <class N>
+NORMACT_HD N recentred(const Moments<N>& a, N centre) {
+  const N shift = a.mean - centre;
+  return a.m2 + a.count * shift * shift;
+}
+
 /// rstd of a set with this sum of (centred) squares.
 template <class N, class Rsqrt>
 NORMACT_HD N reciprocal_std(N squares, N count, N eps, Rsqrt rsqrt) {

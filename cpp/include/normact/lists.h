@@ -7,13 +7,13 @@
 #define NORMACT_LISTS_H_
 
 /* X(SYMBOL, value, text) */
-#define NORMACT_STATUS_LIST(X)                                                  \
-  X(OK, 0, "success")                                                           \
-  X(INVALID_ARGUMENT, 1, "an argument is wrong")                                \
-  X(NOT_SUPPORTED, 2, "the arguments are right but this build cannot do that")  \
+#define NORMACT_STATUS_LIST(X)                                                   \
+  X(OK, 0, "success")                                                            \
+  X(INVALID_ARGUMENT, 1, "an argument is wrong")                                 \
+  X(NOT_SUPPORTED, 2, "the arguments are right but this build cannot do that")   \
   X(WORKSPACE_TOO_SMALL, 3, "the workspace is missing, misaligned or too small") \
-  X(CUDA_ERROR, 4, "a CUDA call failed")                                        \
-  X(OUT_OF_MEMORY, 5, "host memory could not be allocated")                     \
+  X(CUDA_ERROR, 4, "a CUDA call failed")                                         \
+  X(OUT_OF_MEMORY, 5, "host memory could not be allocated")                      \
   X(INTERNAL, 6, "an internal error; please report it")
 
 /* X(SYMBOL, value, name) */

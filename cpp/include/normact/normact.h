@@ -33,8 +33,7 @@
 #define NORMACT_VERSION_MAJOR 0
 #define NORMACT_VERSION_MINOR 1
 #define NORMACT_VERSION_PATCH 0
-#define NORMACT_VERSION \
-  (NORMACT_VERSION_MAJOR * 10000 + NORMACT_VERSION_MINOR * 100 + NORMACT_VERSION_PATCH)
+#define NORMACT_VERSION (NORMACT_VERSION_MAJOR * 10000 + NORMACT_VERSION_MINOR * 100 + NORMACT_VERSION_PATCH)
 
 #if defined(_WIN32)
 #if defined(NORMACT_BUILDING)
@@ -104,11 +103,11 @@ typedef struct normact_tensor {
 /* How to run a call. NULL in its place means: legacy default stream, no workspace, no options. */
 typedef struct normact_exec {
   size_t struct_size;
-  void* stream;            /* cudaStream_t; NULL is the legacy default stream; ignored on the CPU */
-  void* workspace;         /* on the tensors' device, 256-byte aligned; free for reuse once the call's work is done */
-  size_t workspace_bytes;  /* at least what the ..._workspace query says */
-  int32_t row_variant;     /* normact_row_variant */
-  int32_t sm_margin;       /* multiprocessors that persistent kernels leave free for other work, >= 0 */
+  void* stream;           /* cudaStream_t; NULL is the legacy default stream; ignored on the CPU */
+  void* workspace;        /* on the tensors' device, 256-byte aligned; free for reuse once the call's work is done */
+  size_t workspace_bytes; /* at least what the ..._workspace query says */
+  int32_t row_variant;    /* normact_row_variant */
+  int32_t sm_margin;      /* multiprocessors that persistent kernels leave free for other work, >= 0 */
 } normact_exec;
 
 /* ---- Row norms: layer norm and RMS norm ------------------------------------------------------------------------- */
@@ -120,12 +119,12 @@ typedef struct normact_exec {
  * Sources: Ba, Kiros, Hinton 2016 (layer norm); Zhang, Sennrich 2019 (RMS norm); weight_offset = 1 is Gemma's form. */
 typedef struct normact_norm_desc {
   size_t struct_size;
-  int32_t kind;          /* normact_norm_kind */
-  int32_t num_axes;      /* >= 1 */
-  const int64_t* axes;   /* num_axes distinct axes of x, any order, negative ones count from the end. This version
-                            normalises over trailing axes; others give NORMACT_NOT_SUPPORTED. */
-  double eps;            /* >= 0, finite */
-  double weight_offset;  /* finite; added to the weight in fp32. Needs a weight unless it is 0. */
+  int32_t kind;         /* normact_norm_kind */
+  int32_t num_axes;     /* >= 1 */
+  const int64_t* axes;  /* num_axes distinct axes of x, any order, negative ones count from the end. This version
+                           normalises over trailing axes; others give NORMACT_NOT_SUPPORTED. */
+  double eps;           /* >= 0, finite */
+  double weight_offset; /* finite; added to the weight in fp32. Needs a weight unless it is 0. */
 } normact_norm_desc;
 
 /* Shapes: x, residual, y, residual_out: any shape, all the same. weight, bias: x.shape over the normalised axes, in
@@ -135,13 +134,13 @@ typedef struct normact_norm_desc {
 typedef struct normact_norm_forward_args {
   size_t struct_size;
   const normact_tensor* x;
-  const normact_tensor* residual;      /* NULL: none. Needs residual_out. */
-  const normact_tensor* weight;        /* NULL: 1 */
-  const normact_tensor* bias;          /* NULL: 0 */
-  const normact_tensor* y;             /* out */
-  const normact_tensor* residual_out;  /* out: s; needs residual */
-  const normact_tensor* mean;          /* out, NULL: not wanted; must be NULL for rms */
-  const normact_tensor* rstd;          /* out, NULL: not wanted */
+  const normact_tensor* residual;     /* NULL: none. Needs residual_out. */
+  const normact_tensor* weight;       /* NULL: 1 */
+  const normact_tensor* bias;         /* NULL: 0 */
+  const normact_tensor* y;            /* out */
+  const normact_tensor* residual_out; /* out: s; needs residual */
+  const normact_tensor* mean;         /* out, NULL: not wanted; must be NULL for rms */
+  const normact_tensor* rstd;         /* out, NULL: not wanted */
 } normact_norm_forward_args;
 
 /* With xhat = (x - mean) * rstd, g = dy * (weight_offset + weight), c1 = E[g] (0 for rms), c2 = E[g * xhat]:
@@ -155,13 +154,13 @@ typedef struct normact_norm_backward_args {
   size_t struct_size;
   const normact_tensor* dy;
   const normact_tensor* x;
-  const normact_tensor* weight;     /* NULL: 1 */
-  const normact_tensor* mean;       /* from the forward; NULL for rms */
-  const normact_tensor* rstd;       /* from the forward */
-  const normact_tensor* dresidual;  /* NULL: none */
-  const normact_tensor* dx;         /* out */
-  const normact_tensor* dweight;    /* out, NULL: not wanted */
-  const normact_tensor* dbias;      /* out, NULL: not wanted */
+  const normact_tensor* weight;    /* NULL: 1 */
+  const normact_tensor* mean;      /* from the forward; NULL for rms */
+  const normact_tensor* rstd;      /* from the forward */
+  const normact_tensor* dresidual; /* NULL: none */
+  const normact_tensor* dx;        /* out */
+  const normact_tensor* dweight;   /* out, NULL: not wanted */
+  const normact_tensor* dbias;     /* out, NULL: not wanted */
 } normact_norm_backward_args;
 
 /* Normalises every row: y, and where asked for residual_out, mean and rstd.

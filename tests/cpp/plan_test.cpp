@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans are pure functions: what runs on a GPU is tested here without one.
+#include "core/plan.h"
+
+#include <vector>
+
+#include "check.h"
+
+namespace {
+
+using normact::DeviceInfo;
+using normact::DType;
+using normact::RowAccess;
+using normact::RowPlan;
+using normact::RowRequest;
+
+constexpr int kShared = 227 * 1024 - 4096;
+constexpr DeviceInfo kHopper{90, 132, kShared, {132, 66, 30, 14, 7}};
+constexpr DeviceInfo kAmpere{80, 108, 163 * 1024 - 4096, {}};
+constexpr DeviceInfo kTuring{75, 40, 64 * 1024 - 4096, {}};
+
+RowRequest request(int64_t rows, int64_t cols, DType dtype, RowAccess access = RowAccess::packs) {
+  RowRequest r{};
+  r.geometry.rows = rows;
+  r.geometry.cols = cols;
+  r.geometry.row_ndim = r.geometry.col_ndim = 1;
+  r.geometry.row_shape[0] = rows;
+  r.geometry.col_shape[0] = cols;
+  r.dtype = dtype;
+  r.access = access;
+  r.parameter_gradients = true;
+  return r;
+}
+
+RowPlan forward(const RowRequest& r, const DeviceInfo& device = kHopper) {
+  RowPlan plan{};
+  CHECK(plan_row_forward(r, device, &plan).ok());
+  return plan;
+}
+
+RowPlan backward(const RowRequest& r, const DeviceInfo& device = kHopper) {
+  RowPlan plan{};
+  CHECK(plan_row_backward(r, device, &plan).ok());
+  return plan;
+}
+
+struct Golden {
+  int64_t cols;
+  DType dtype;
+  RowAccess access;
+  int forward_variant, forward_lanes, forward_vectors, forward_cluster;
+  int backward_variant, backward_lanes, backward_vectors, backward_cluster;
+};
+
+}  // namespace
+
+TEST(plans_of_an_h200) {
+  constexpr RowAccess kPacks = RowAccess::packs, kStaged = RowAccess::staged, kStrided = RowAccess::strided;
+  const std::vector<Golden> table = {
+      {64, DType::bf16, kPacks, NORMACT_ROW_WARP, 2, 4, 1, NORMACT_ROW_WARP, 2, 4, 1},
+      {768, DType::bf16, kPacks, NORMACT_ROW_WARP, 16, 6, 1, NORMACT_ROW_WARP, 32, 3, 1},
+      {1024, DType::f32, kPacks, NORMACT_ROW_WARP, 32, 8, 1, NORMACT_ROW_BLOCK, 64, 4, 1},
+      {4096, DType::bf16, kPacks, NORMACT_ROW_BLOCK, 64, 8, 1, NORMACT_ROW_BLOCK, 128, 4, 1},
+      {16384, DType::bf16, kPacks, NORMACT_ROW_BLOCK, 256, 8, 1, NORMACT_ROW_BLOCK, 512, 4, 1},
+      {65536, DType::bf16, kPacks, NORMACT_ROW_CLUSTER, 256, 8, 4, NORMACT_ROW_CLUSTER, 512, 4, 4},
+      {262144, DType::bf16, kPacks, NORMACT_ROW_CLUSTER, 256, 8, 16, NORMACT_ROW_CLUSTER, 512, 4, 16},
+      {33, DType::bf16, kStaged, NORMACT_ROW_WARP, 2, 4, 1, NORMACT_ROW_WARP, 4, 2, 1},
+      {4097, DType::bf16, kStaged, NORMACT_ROW_BLOCK, 96, 6, 1, NORMACT_ROW_BLOCK, 288, 2, 1},
+      {4096, DType::f32, kStrided, NORMACT_ROW_STREAM, 512, 0, 1, NORMACT_ROW_STREAM, 512, 0, 1},
+      {4194304, DType::f32, kPacks, NORMACT_ROW_STREAM, 512, 0, 8, NORMACT_ROW_STREAM, 512, 0, 0},
+  };
+  for (const Golden& g : table) {
+    const RowRequest r = request(8192, g.cols, g.dtype, g.access);
+    const RowPlan f = forward(r);
+    CHECK_EQ(static_cast<int>(f.variant), g.forward_variant);
+    CHECK_EQ(f.threads_per_row, g.forward_lanes);
+    CHECK_EQ(f.vectors, g.forward_vectors);
+    CHECK_EQ(f.cluster, g.forward_cluster);
+    const RowPlan b = backward(r);
+    CHECK_EQ(static_cast<int>(b.variant), g.backward_variant);
+    CHECK_EQ(b.threads_per_row, g.backward_lanes);
+    CHECK_EQ(b.vectors, g.backward_vectors);
+    if (g.backward_cluster > 0) CHECK_EQ(b.cluster, g.backward_cluster);
+  }
+}
+
+TEST(how_a_row_is_summed_does_not_depend_on_the_number_of_rows) {
+  for (const int64_t cols : {8, 64, 768, 1000, 4096, 16384, 65536, 1 << 20}) {
+    for (const RowAccess access : {RowAccess::packs, RowAccess::staged, RowAccess::strided}) {
+      const RowPlan one = forward(request(1, cols, DType::bf16, access));
+      const RowPlan one_back = backward(request(1, cols, DType::bf16, access));
+      for (const int64_t rows : {2, 131, 132, 133, 65536, 1 << 24}) {
+        const RowPlan many = forward(request(rows, cols, DType::bf16, access));
+        CHECK(many.variant == one.variant && many.threads_per_row == one.threads_per_row);
+        CHECK(many.vectors == one.vectors && many.cluster == one.cluster);
+        const RowPlan many_back = backward(request(rows, cols, DType::bf16, access));
+        CHECK(many_back.variant == one_back.variant && many_back.threads_per_row == one_back.threads_per_row);
+        CHECK(many_back.vectors == one_back.vectors && many_back.cluster == one_back.cluster);
+      }
+    }
+  }
+}
+
+TEST(every_plan_covers_its_row_and_fits_the_device) {
+  for (const DeviceInfo& device : {kHopper, kAmpere, kTuring}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+      const int pack = 16 / size_of(dtype);
+      for (int64_t cols = 1; cols < 300000; cols += 1 + cols / 7) {
+        for (const bool residual : {false, true}) {
+          const RowAccess access = cols % pack == 0 ? RowAccess::packs : RowAccess::staged;
+          RowRequest r = request(5000, cols, dtype, access);
+          r.residual = residual;
+          const int64_t packs = (cols + pack - 1) / pack;
+          for (const RowPlan& plan : {forward(r, device), backward(r, device)}) {
+            CHECK(plan.shared_bytes <= device.shared_memory_block);
+            CHECK(plan.threads >= 32 && plan.threads <= 512 && plan.threads % 32 == 0);
+            CHECK(plan.blocks >= 1);
+            if (plan.variant == NORMACT_ROW_STREAM) continue;
+            CHECK(int64_t{plan.threads_per_row} * plan.vectors * plan.cluster >= packs);
+            CHECK(plan.cluster == 1 || device.compute_capability >= 90);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(a_forced_variant_that_cannot_serve_is_refused) {
+  RowRequest r = request(16, 4096, DType::f32, RowAccess::strided);
+  RowPlan plan{};
+  for (const normact_row_variant variant : {NORMACT_ROW_WARP, NORMACT_ROW_BLOCK, NORMACT_ROW_CLUSTER}) {
+    r.variant = variant;
+    CHECK_EQ(static_cast<int>(plan_row_forward(r, kHopper, &plan).code()), static_cast<int>(NORMACT_NOT_SUPPORTED));
+    CHECK_EQ(static_cast<int>(plan_row_backward(r, kHopper, &plan).code()), static_cast<int>(NORMACT_NOT_SUPPORTED));
+  }
+  r = request(16, 4096, DType::f32);
+  r.variant = NORMACT_ROW_CLUSTER;
+  CHECK_EQ(static_cast<int>(plan_row_forward(r, kAmpere, &plan).code()), static_cast<int>(NORMACT_NOT_SUPPORTED));
+}
+
+TEST(multiprocessors_can_be_left_free) {
+  RowRequest r = request(100000, 1024, DType::bf16);
+  CHECK_EQ(backward(r).blocks, 132);
+  r.sm_margin = 20;
+  CHECK_EQ(backward(r).blocks, 112);
+  r.sm_margin = 1000;
+  CHECK_EQ(backward(r).blocks, 1);
+}
