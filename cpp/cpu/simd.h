@@ -68,7 +68,7 @@ NORMACT_SIMD DoubleVec broadcast(double value) { return value - DoubleVec{}; }
 // ---- Masks ----------------------------------------------------------------------------------------------------------
 
 #if defined(__AVX512F__)
-NORMACT_SIMD uint32_t mask_of(First lanes) { return (1u << lanes.count) - 1; }
+NORMACT_SIMD uint32_t mask_of(First lanes) { return (1U << unsigned(lanes.count)) - 1; }
 #elif defined(__AVX2__)
 NORMACT_SIMD IntVec float_mask(First lanes) { return IntVec{0, 1, 2, 3, 4, 5, 6, 7} < lanes.count; }
 NORMACT_SIMD LongVec double_mask(First lanes) { return LongVec{0, 1, 2, 3} < int64_t(lanes.count); }

@@ -30,12 +30,12 @@ NORMACT_SIMD WordVec select(IntVec condition, WordVec yes, WordVec no) { return 
 
 // ---- bf16 ----------------------------------------------------------------------------------------------------------
 
-NORMACT_SIMD FloatVec widen(ShortVec bits, BFloat) { return (FloatVec)(to_words(bits) << 16); }
+NORMACT_SIMD FloatVec widen(ShortVec bits, BFloat) { return (FloatVec)(to_words(bits) << 16U); }
 
 NORMACT_SIMD ShortVec narrow(FloatVec v, BFloat) {
   const WordVec bits = (WordVec)v;
-  const WordVec rounded = bits + 0x7fff + ((bits >> 16) & 1);
-  return to_shorts(select(v == v, rounded, bits | 0x400000) >> 16);
+  const WordVec rounded = bits + 0x7fffU + ((bits >> 16U) & 1U);
+  return to_shorts(select(v == v, rounded, bits | 0x400000U) >> 16U);
 }
 
 // ---- fp16 ----------------------------------------------------------------------------------------------------------
@@ -54,26 +54,29 @@ NORMACT_SIMD ShortVec narrow(FloatVec v, Half) {
 NORMACT_SIMD FloatVec widen(ShortVec bits, Half) { return (FloatVec)vcvt_f32_f16((float16x4_t)bits); }
 NORMACT_SIMD ShortVec narrow(FloatVec v, Half) { return (ShortVec)vcvt_f16_f32((float32x4_t)v); }
 #else
+/// The bits of the fp32 number 2^(biased - 127).
+constexpr uint32_t power(uint32_t biased) { return biased << 23U; }
+
 NORMACT_SIMD FloatVec widen(ShortVec bits, Half) {
   const WordVec all = to_words(bits);
-  const WordVec magnitude = (all & 0x7fff) << 13;
-  const WordVec normal = magnitude + ((127u - 15) << 23);
-  const WordVec special = magnitude | 0x7f800000;  // Inf and NaN
+  const WordVec magnitude = (all & 0x7fffU) << 13U;
+  const WordVec normal = magnitude + power(127 - 15);
+  const WordVec special = magnitude | power(255);  // Inf and NaN
   // A subnormal half: 2^-14 * (1 + mantissa) - 2^-14, exact and free of fp32 subnormals.
-  const WordVec small = (WordVec)((FloatVec)(magnitude + (113u << 23)) - (FloatVec)(WordVec{} + (113u << 23)));
-  const WordVec finite = select(magnitude < (1u << 23), small, normal);
-  return (FloatVec)(select(magnitude < (31u << 23), finite, special) | ((all & 0x8000) << 16));
+  const WordVec small = (WordVec)((FloatVec)(magnitude + power(113)) - (FloatVec)(WordVec{} + power(113)));
+  const WordVec finite = select(magnitude < power(1), small, normal);
+  return (FloatVec)(select(magnitude < power(31), finite, special) | ((all & 0x8000U) << 16U));
 }
 NORMACT_SIMD ShortVec narrow(FloatVec v, Half) {
   const WordVec bits = (WordVec)v;
-  const WordVec magnitude = bits & 0x7fffffff;
-  const WordVec normal = (magnitude - ((127u - 15) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+  const WordVec magnitude = bits & 0x7fffffffU;
+  const WordVec normal = (magnitude - power(127 - 15) + 0xfffU + ((magnitude >> 13U) & 1U)) >> 13U;
   // Below 2^-14: adding 1/2 leaves the half's subnormal mantissa, rounded, in the low bits.
-  const WordVec small = (WordVec)((FloatVec)magnitude + 0.5f) - (126u << 23);
-  const WordVec finite = select(magnitude < (113u << 23), small, normal);
-  const WordVec special = select(magnitude > (255u << 23), WordVec{} + 0x7e00, WordVec{} + 0x7c00);
-  const WordVec result = select(magnitude < (143u << 23), finite, special);  // 2^16 and above is infinite
-  return to_shorts(result | ((bits >> 16) & 0x8000));
+  const WordVec small = (WordVec)((FloatVec)magnitude + 0.5f) - power(126);
+  const WordVec finite = select(magnitude < power(113), small, normal);
+  const WordVec special = select(magnitude > power(255), WordVec{} + 0x7e00U, WordVec{} + 0x7c00U);
+  const WordVec result = select(magnitude < power(143), finite, special);  // 2^16 and above is infinite
+  return to_shorts(result | ((bits >> 16U) & 0x8000U));
 }
 #endif
 
