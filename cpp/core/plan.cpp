@@ -155,12 +155,13 @@ bool backward_warp(const RowRequest& r, const DeviceInfo& device, RowPlan* plan)
 
 /// Packs a thread, 4 to 2: many, unless fewer keep clearly more of 512 threads busy.
 void divide_row(int64_t packs, RowPlan* plan) {
-  double best = 0;
+  int64_t best = 0;  // packs at work at once, of 512 threads' 4, 3 or 2 packs each, in thousandths
   for (int vectors = 4; vectors >= 2; --vectors) {
     const int64_t lanes = std::max<int64_t>(round_up(ceil_div(packs, vectors), kWarp), 2 * kWarp);
     if (lanes > 512) continue;
-    const double busy = static_cast<double>(512 / lanes * packs) / (512.0 * vectors);
-    if (busy > best * 1.1) {
+    const int64_t groups = 512 / lanes;
+    const int64_t busy = groups * packs * 1000 / (512 * vectors);
+    if (busy * 10 > best * 11) {
       best = busy;
       plan->vectors = vectors;
       plan->threads_per_row = static_cast<int>(lanes);

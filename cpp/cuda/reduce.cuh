@@ -15,10 +15,17 @@ constexpr int kWarp = 32;
 constexpr int kMaxWarps = 32;
 constexpr int kMaxCluster = 16;
 
-/// Over groups of `lanes` neighbouring lanes (a power of two up to 32).
+/// The lanes of a warp that belong to this thread's group of `lanes` neighbours (a power of two up to 32). Groups of
+/// one warp may make different numbers of turns, so they must not name each other's lanes.
+__device__ __forceinline__ unsigned group_mask(int lanes) {
+  return lanes >= kWarp ? kFullWarp : ((1u << lanes) - 1) << (threadIdx.x % kWarp / lanes * lanes);
+}
+
+/// Sum over such a group.
 template <class A>
 __device__ __forceinline__ A lane_sum(A value, int lanes) {
-  for (int offset = lanes >> 1; offset > 0; offset >>= 1) value += __shfl_xor_sync(kFullWarp, value, offset);
+  const unsigned mask = group_mask(lanes);
+  for (int offset = lanes >> 1; offset > 0; offset >>= 1) value += __shfl_xor_sync(mask, value, offset);
   return value;
 }
 

@@ -38,10 +38,11 @@ struct RowShare {
 
   /// Waits for the threads that share the row; `barrier` names one of the block's if they are several warps.
   __device__ __forceinline__ void sync(int barrier) const {
-    if (lanes <= kWarp)
-      __syncwarp();
-    else
+    if (lanes <= kWarp) {
+      __syncwarp(group_mask(lanes));
+    } else {
       group_barrier(barrier, lanes);
+    }
   }
 
   /// This thread's packs of a slice that starts at `from`; elements that are not the row's are zero.
