@@ -37,10 +37,11 @@ struct Parameter {
   __device__ explicit Parameter(const Operand& operand)
       : data(operand.data), wide(operand.dtype == DType::f32 || operand.dtype == DType::f64) {}
 
-  /// Parameter `index`, for any layout.
+  /// Parameter `index`, for any layout. An ordinary load: one through the read-only path may be moved out of the
+  /// condition that guards it, and then reads a null pointer.
   __device__ __forceinline__ Accumulator<T> at(int64_t index) const {
     using A = Accumulator<T>;
-    return wide ? __ldg(static_cast<const A*>(data) + index) : convert<A>(__ldg(static_cast<const T*>(data) + index));
+    return wide ? static_cast<const A*>(data)[index] : convert<A>(static_cast<const T*>(data)[index]);
   }
 
   /// The parameters of one pack of x; index is a multiple of the pack size and data is 16-byte aligned.
@@ -121,7 +122,7 @@ struct ParameterPack {
     } else {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        if (j < count) pack[j / kPackSize<Stored>].element[j % kPackSize<Stored>] = __ldg(base + j);
+        if (j < count) pack[j / kPackSize<Stored>].element[j % kPackSize<Stored>] = base[j];
       }
     }
   }
