@@ -229,8 +229,7 @@ const char* variant_name(normact_row_variant variant) {
   return "?";
 }
 
-Status plan_first_legal(const Variant (&variants)[4], const char* function, const RowRequest& r,
-                        const DeviceInfo& device, RowPlan* plan) {
+Status plan_first_legal(const Variant (&variants)[4], const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
   for (const Variant& variant : variants) {
     if (r.variant != NORMACT_ROW_AUTO && r.variant != variant.id) continue;
     *plan = {};
@@ -241,9 +240,9 @@ Status plan_first_legal(const Variant (&variants)[4], const char* function, cons
     plan->packs_per_block = static_cast<int>(std::min<int64_t>(packs_of(r), 1 << 30));
     if (variant.plan(r, device, plan) && plan->blocks <= kMaxBlocks) return {};
   }
-  return {NORMACT_NOT_SUPPORTED, std::string(function) + ": the row variant '" + variant_name(r.variant) +
-                                     "' cannot serve " + std::to_string(r.geometry.rows) + " rows of " +
-                                     std::to_string(r.geometry.cols) + " " + name_of(r.dtype) +
+  return {NORMACT_NOT_SUPPORTED, std::string("the row variant '") + variant_name(r.variant) + "' cannot serve " +
+                                     std::to_string(r.geometry.rows) + " rows of " + std::to_string(r.geometry.cols) +
+                                     " " + name_of(r.dtype) +
                                      " columns with these strides and alignment on this device"};
 }
 
@@ -278,7 +277,6 @@ RowRequest request_for(const RowProblem& problem, RowAccess access, bool residua
                        int sm_margin) {
   RowRequest r{};
   r.geometry = problem.geometry;
-  r.kind = problem.kind;
   r.dtype = problem.dtype;
   r.access = access;
   r.residual = residual;
@@ -306,7 +304,7 @@ Status plan_row_forward(const RowRequest& request, const DeviceInfo& device, Row
                                           {NORMACT_ROW_BLOCK, forward_block},
                                           {NORMACT_ROW_CLUSTER, forward_cluster},
                                           {NORMACT_ROW_STREAM, forward_stream}};
-  return plan_first_legal(kVariants, "normact_norm_forward", request, device, plan);
+  return plan_first_legal(kVariants, request, device, plan);
 }
 
 Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, RowPlan* plan) {
@@ -314,7 +312,7 @@ Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, Ro
                                           {NORMACT_ROW_BLOCK, backward_block},
                                           {NORMACT_ROW_CLUSTER, backward_cluster},
                                           {NORMACT_ROW_STREAM, backward_stream}};
-  NORMACT_TRY(plan_first_legal(kVariants, "normact_norm_backward", request, device, plan));
+  NORMACT_TRY(plan_first_legal(kVariants, request, device, plan));
   const int64_t accumulator = accumulator_bytes(request.dtype);
   int64_t bytes = 0;
   if (plan->variant == NORMACT_ROW_STREAM) bytes += round_up(request.geometry.rows * 2 * accumulator, 256);

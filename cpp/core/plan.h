@@ -47,7 +47,6 @@ struct RowPlan {
 /// What the planner looks at besides the geometry.
 struct RowRequest {
   RowGeometry geometry;
-  NormKind kind;
   DType dtype;
   RowAccess access;
   bool residual;             // residual (forward) or dresidual (backward)

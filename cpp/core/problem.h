@@ -47,7 +47,7 @@ struct RowProblem {
   double weight_offset;
 };
 
-/// y = norm(s), s = x or round(x + residual). rows >= 1 and cols >= 1 (readers finish empty problems themselves).
+/// y = norm(s), s = x or round(x + residual). rows >= 1 and cols >= 1 (the C boundary finishes empty problems itself).
 struct RowForward : RowProblem {
   Operand x, residual, weight, bias;    // residual, weight, bias may be absent
   Operand y, residual_out, mean, rstd;  // residual_out is there iff residual is; mean, rstd may be absent

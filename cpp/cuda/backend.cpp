@@ -54,7 +54,7 @@ Status row_norm_forward(const RowForward& problem, const Launch& launch) {
     case DType::f16: return launch_row_forward_f16(problem, plan, launch);
     case DType::bf16: return launch_row_forward_bf16(problem, plan, launch);
   }
-  return {NORMACT_INTERNAL, "normact_norm_forward: unknown dtype"};
+  return {NORMACT_INTERNAL, "unknown dtype"};
 }
 
 Status row_norm_backward(const RowBackward& problem, const Launch& launch) {
@@ -72,7 +72,7 @@ Status row_norm_backward(const RowBackward& problem, const Launch& launch) {
     case DType::f16: return launch_row_backward_f16(problem, plan, launch);
     case DType::bf16: return launch_row_backward_bf16(problem, plan, launch);
   }
-  return {NORMACT_INTERNAL, "normact_norm_backward: unknown dtype"};
+  return {NORMACT_INTERNAL, "unknown dtype"};
 }
 
 }  // namespace normact::cuda

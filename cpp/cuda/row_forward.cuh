@@ -4,9 +4,8 @@
 // Work     warp: `lanes` lanes own a row each time; block: a block owns a row; cluster: the blocks of a cluster own one
 //          contiguous slice each of a row. A thread holds kVectors packs (of 16 bytes) of its row.
 // Bytes    each element of x (and residual) is read once, each of y (and residual_out) written once.
-// Clusters the grid is persistent: a block keeps its slice of the columns, so that the parameters stay in its cache,
-// and
-//          has the next row's packs on their way while it works on a row.
+// Clusters the grid is persistent: a block keeps its slice of the columns, so that the parameters stay in its
+//          cache, and has the next row's packs on their way while it works on a row.
 // Staged   rows that are not whole packs at multiples of 16 bytes pass through shared memory both ways (StagedRow).
 // Barriers block: one a sum (layer: two, rms: one). cluster: the same, and one exchange of moments between the blocks.
 // Sums     two-pass from registers. A warp or block centres on the row's own mean; the blocks of a cluster each centre
