@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer norm and RMS norm: read, check the workspace, hand over to the back end.
+// Layer norm and RMS norm: read, hand over to the back end.
 #include <cstdint>
 #include <limits>
 
@@ -7,6 +7,7 @@
 #include "core/message.h"
 #include "core/read_norm.h"
 #include "core/versioned.h"
+#include "core/workspace.h"
 #include "cpu/backend.h"
 #include "cuda/backend.h"
 
@@ -14,7 +15,6 @@ namespace normact::api {
 namespace {
 
 constexpr size_t kExecSize = offsetof(normact_exec, sm_margin) + sizeof(int32_t);  // of version 0.1
-constexpr uintptr_t kWorkspaceAlignment = 256;
 
 Status read_exec(const normact_exec* given, normact_exec* exec) {
   *exec = {};
@@ -40,20 +40,11 @@ Status check_cpu_exec(const normact_exec& exec) {
 }
 
 cuda::Launch launch_of(const normact_exec& exec, Device device) {
-  return {device.id, exec.stream, exec.workspace, static_cast<normact_row_variant>(exec.row_variant), exec.sm_margin};
-}
-
-Status check_workspace(const normact_exec& exec, size_t needed) {
-  if (needed == 0) return {};
-  const auto fail = [needed](const auto&... parts) -> Status {
-    return {NORMACT_WORKSPACE_TOO_SMALL,
-            text(parts..., "; expected ", needed, " bytes, ", kWorkspaceAlignment, "-byte aligned")};
-  };
-  if (exec.workspace == nullptr) return fail("exec->workspace is NULL");
-  if (exec.workspace_bytes < needed) return fail("exec->workspace_bytes is ", exec.workspace_bytes);
-  if (reinterpret_cast<uintptr_t>(exec.workspace) % kWorkspaceAlignment != 0)
-    return fail("exec->workspace is misaligned");
-  return {};
+  return {device.id,
+          exec.stream,
+          {exec.workspace, exec.workspace_bytes},
+          static_cast<normact_row_variant>(exec.row_variant),
+          exec.sm_margin};
 }
 
 bool is_empty(const RowForward& problem) { return problem.geometry.rows == 0 || problem.geometry.cols == 0; }
@@ -78,12 +69,16 @@ Status workspace_of(const RowBackward& problem, Device device, const normact_exe
 }
 
 Status run(const RowForward& problem, Device device, const normact_exec& exec) {
-  return device.cuda ? cuda::row_norm_forward(problem, launch_of(exec, device)) : cpu::row_norm_forward(problem);
+  if (device.cuda) return cuda::row_norm_forward(problem, launch_of(exec, device));
+  NORMACT_TRY(check_cpu_exec(exec));
+  return cpu::row_norm_forward(problem);
 }
 
 Status run(const RowBackward& problem, Device device, const normact_exec& exec) {
-  return device.cuda ? cuda::row_norm_backward(problem, launch_of(exec, device))
-                     : cpu::row_norm_backward(problem, exec.workspace);
+  if (device.cuda) return cuda::row_norm_backward(problem, launch_of(exec, device));
+  NORMACT_TRY(check_cpu_exec(exec));
+  NORMACT_TRY(check_workspace({exec.workspace, exec.workspace_bytes}, cpu::row_norm_backward_workspace(problem)));
+  return cpu::row_norm_backward(problem, exec.workspace);
 }
 
 void fill(const Operand& statistic, const RowGeometry& geometry, double value) {
@@ -120,9 +115,6 @@ Status run_norm(Reader read, const normact_norm_desc* desc, const Args* args, co
   Device device;
   NORMACT_TRY(read(desc, args, Purpose::run, &problem, &device));
   if (is_empty(problem)) return finish_empty(problem, device);
-  size_t needed;
-  NORMACT_TRY(workspace_of(problem, device, exec, &needed));
-  NORMACT_TRY(check_workspace(exec, needed));
   return run(problem, device, exec);
 }
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "core/run_layout.h"
+
 namespace normact {
 namespace {
 
@@ -30,67 +32,227 @@ int64_t packs_of(const RowRequest& r) {
   return r.access == RowAccess::strided ? 0 : ceil_div(r.geometry.cols, pack_size(r));
 }
 
-bool is_staged(const RowRequest& r) { return r.access == RowAccess::staged; }
+bool in_runs(const RowRequest& r) { return r.access == RowAccess::runs; }
 
-/// StagedRow::bytes: shared bytes of a row of so many packs at any alignment.
-int64_t staged_row_bytes(int64_t packs) { return packs * kPackBytes + 2 * kPackBytes; }
+int persistent_blocks(const RowRequest& r, const DeviceInfo& device) {
+  return std::max(1, device.multiprocessors - r.sm_margin);
+}
+
+// ---- Rows at any alignment (row_runs.cuh).
+
+enum class Direction : uint8_t { forward, backward };
+
+int run_of(const RowRequest& r, Direction direction) {
+  return direction == Direction::forward ? forward_run(size_of(r.dtype)) : backward_run(size_of(r.dtype));
+}
+
+/// Whether rows of `lanes` lanes of `runs` runs have a kernel: only a lane's last run may be cut or empty, except in a
+/// row of one lane, which has two; three are for 16-bit types, whose runs are short.
+bool runs_fit(const RowRequest& r, int run, int runs, int64_t lanes) {
+  if (runs == 3 && (size_of(r.dtype) != 2 || lanes == 1)) return false;
+  return lanes * runs * run >= r.geometry.cols && (lanes == 1 || lanes * (runs - 1) * run <= r.geometry.cols);
+}
+
+/// Shared memory and the grid for a planned tile, with `blocks` blocks a multiprocessor: about so many bytes of tiles
+/// on their way as keep memory busy, as far as they fit. False if not even one tile does.
+bool plan_run_ring(const RowRequest& r, const DeviceInfo& device, Direction direction, int blocks, RowPlan* plan) {
+  const RunLayout layout = run_layout(r.geometry.cols, r.dtype, plan->rows_per_block, r.dense);
+  const int accumulator = accumulator_bytes(r.dtype);
+  const bool forward = direction == Direction::forward;
+  const int64_t slot = forward ? int64_t{r.residual ? 2 : 1} * layout.tile_bytes
+                               : int64_t{r.residual ? 3 : 2} * layout.tile_bytes + layout.statistics_bytes;
+  int64_t rest = 2 * (forward ? slot + layout.statistics_bytes : layout.tile_bytes);  // output buffers
+  if (!forward && plan->threads > kBackwardRunThreads) {
+    rest += int64_t{plan->vectors} * run_of(r, direction) * plan->threads_per_row * accumulator;  // weights
+  }
+  const int64_t available = device.shared_memory_block / blocks - (blocks > 1 ? 1024 : 0);
+  const int64_t in_flight = (forward ? 64 : 84) * 1024 / blocks;
+  plan->stages = static_cast<int>(std::min<int64_t>(
+      {(available - rest) / slot, kMaxRunStages, std::max<int64_t>(2, (in_flight + slot / 2) / slot)}));
+  const int64_t parts = plan->threads_per_row < kWarp ? plan->threads / kWarp : plan->rows_per_block;
+  const int64_t sums = forward ? 0 : parts * r.geometry.cols * accumulator;  // parameter sums meet in the same memory
+  const int64_t shared = std::max(plan->stages * slot + rest, sums);
+  plan->shared_bytes = static_cast<int>(shared);
+  plan->dense = r.dense;
+  plan->blocks = std::min<int64_t>(int64_t{persistent_blocks(r, device)} * blocks,
+                                   ceil_div(r.geometry.rows, plan->rows_per_block));
+  plan->parts = plan->blocks;
+  return plan->stages >= (blocks > 1 ? 2 : 1) && shared <= available;
+}
+
+/// plan_run_ring for a tile that also fits with every optional tensor and gaps between rows: a workspace's size must
+/// not depend on those.
+bool plan_run_tile(const RowRequest& r, const DeviceInfo& device, Direction direction, int blocks, RowPlan* plan) {
+  RowRequest largest = r;
+  if (direction == Direction::backward) {
+    largest.residual = true;
+    largest.dense = false;
+  }
+  return plan_run_ring(largest, device, direction, blocks, plan) && plan_run_ring(r, device, direction, blocks, plan);
+}
+
+/// Rows that a warp or less works on: several in each warp of a block.
+bool plan_run_warp(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan) {
+  if (device.compute_capability < 90) return false;
+  const int run = run_of(r, direction);
+  int64_t best = INT64_MAX;
+  for (const int runs : {3, 2}) {
+    const int64_t lanes = power_of_two_from(ceil_div(r.geometry.cols, int64_t{runs} * run));
+    if (lanes > kWarp || lanes * runs >= best || !runs_fit(r, run, runs, lanes)) continue;
+    best = lanes * runs;
+    plan->vectors = runs;
+    plan->threads_per_row = static_cast<int>(lanes);
+  }
+  if (best == INT64_MAX) return false;
+  const bool forward = direction == Direction::forward;
+  const int rows_a_warp = kWarp / plan->threads_per_row;
+  // Few rows are spread over all multiprocessors.
+  int warps = forward ? 16 : 4;
+  while (warps > 1 && r.geometry.rows < int64_t{warps} * rows_a_warp * device.multiprocessors) warps /= 2;
+  for (; warps >= 1; warps /= 2) {
+    plan->threads = (warps + (forward ? kForwardMovers : kBackwardMovers)) * kWarp;
+    plan->rows_per_block = warps * rows_a_warp;
+    if (plan_run_tile(r, device, direction, forward ? 1 : 3, plan)) return true;
+  }
+  return false;
+}
+
+/// Rows that several warps work on.
+bool plan_run_block(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan) {
+  if (device.compute_capability < 90) return false;
+  const int run = run_of(r, direction);
+  const bool forward = direction == Direction::forward;
+  // As many rows at once on a multiprocessor as registers allow. Backward prefers several blocks; forward does only if
+  // each has one row.
+  double best = 0;
+  int blocks = 1, most = 1;
+  for (const int runs : {3, 2}) {
+    const int64_t lanes = std::max<int64_t>(round_up(ceil_div(r.geometry.cols, int64_t{runs} * run), kWarp), 2 * kWarp);
+    if (lanes > 480 || !runs_fit(r, run, runs, lanes)) continue;
+    const bool shared_weights = !forward && lanes == 256 && runs * run == kSharedWeightValues;
+    const int movers = (forward ? kForwardMovers : kBackwardMovers) * kWarp;
+    const int budget = forward ? kForwardRunThreads : shared_weights ? kBackwardSharedRunThreads : kBackwardRunThreads;
+    for (int groups = static_cast<int>(std::min(512, budget - movers) / lanes); groups >= 1; --groups) {
+      const int threads = static_cast<int>(groups * lanes) + movers;
+      const int fit = std::min(4, budget / threads);
+      const bool several = fit > 1 && !shared_weights;
+      const double preference =
+          forward ? (groups == 1 ? 1.001 : 1 + groups * 1e-5) : (several ? 1.2 - groups * 1e-5 : 1);
+      const double rows = fit * groups * preference + static_cast<double>(lanes) / 1e6;
+      if (rows <= best) continue;
+      best = rows;
+      blocks = fit;
+      most = groups;
+      plan->vectors = runs;
+      plan->threads_per_row = static_cast<int>(lanes);
+    }
+  }
+  if (best == 0) return false;
+  // No more rows at once than it takes to give every multiprocessor a block.
+  int groups = static_cast<int>(std::clamp<int64_t>(ceil_div(r.geometry.rows, device.multiprocessors), 1, most));
+  for (; groups >= 1; --groups) {
+    plan->rows_per_block = groups;
+    plan->threads = groups * plan->threads_per_row + (forward ? kForwardMovers : kBackwardMovers) * kWarp;
+    for (int b = blocks; b >= 1; --b) {
+      if (plan_run_tile(r, device, direction, b, plan)) return true;
+    }
+  }
+  return false;
+}
 
 // ---- Forward. Each returns false if the variant cannot serve the request.
 
-bool forward_warp(const RowRequest& r, const DeviceInfo&, RowPlan* plan) {
+bool forward_warp(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
+  if (in_runs(r)) return plan_run_warp(r, device, Direction::forward, plan);
   const int64_t packs = packs_of(r);
-  if (packs < 1 || packs > 8 * kWarp) return false;
-  // Many packs a thread, because what a row costs beside its elements is paid once a thread: 8, 6 or 4, whichever
-  // leaves fewest idle; but two lanes at least where there are packs for them.
-  int64_t best = INT64_MAX;
-  for (const int vectors : {8, 6, 4}) {
-    const int64_t lanes = std::max(power_of_two_from(ceil_div(packs, vectors)), std::min<int64_t>(packs, 2));
-    if (lanes > kWarp || lanes * vectors >= best) continue;
-    best = lanes * vectors;
-    plan->vectors = vectors;
-    plan->threads_per_row = static_cast<int>(lanes);
-  }
+  const int64_t most = size_of(r.dtype) == 2 ? 6 : 4;  // packs a thread
+  if (packs < 1 || packs > most * kWarp) return false;
+  if (r.variant == NORMACT_ROW_AUTO && packs > 4 * kWarp && packs <= 5 * kWarp) return false;
+  // Two packs a thread, until a row takes the whole warp.
+  plan->vectors = static_cast<int>(std::max<int64_t>(2, ceil_div(packs, kWarp)));
+  if (plan->vectors == 5) plan->vectors = 6;
+  plan->threads_per_row = static_cast<int>(power_of_two_from(ceil_div(packs, plan->vectors)));
+  // Few rows are spread over all multiprocessors.
   plan->threads = 128;
+  while (plan->threads > kWarp && r.geometry.rows * plan->threads_per_row < plan->threads * 2 * device.multiprocessors)
+    plan->threads /= 2;
   plan->rows_per_block = plan->threads / plan->threads_per_row;
-  if (is_staged(r)) plan->shared_bytes = static_cast<int>(plan->rows_per_block * staged_row_bytes(packs));
   plan->blocks = ceil_div(r.geometry.rows, plan->rows_per_block);
   return true;
 }
 
-/// Threads, and packs a thread, for a slice of a row that a whole block works on: up to 256 threads, or 512.
-void plan_row_block(const RowRequest& r, RowPlan* plan) {
+bool forward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
+  if (in_runs(r)) return plan_run_block(r, device, Direction::forward, plan);
+  const int64_t packs = packs_of(r);
+  if (packs < 1 || packs > 4 * 512) return false;
+  // Of the longest rows too few fit a multiprocessor to hide each other's latency: clusters have them come in ahead.
+  if (r.variant == NORMACT_ROW_AUTO && device.active_clusters[0] > 0 && size_of(r.dtype) == 2 && packs > 1536)
+    return false;
+  // Three to six packs a thread, whichever leaves fewest of them idle; of equals, fewest threads from 96 on for 16-bit
+  // elements, four packs for others.
   int64_t best = INT64_MAX;
-  for (const int vectors : {8, 6}) {
-    const int64_t threads = round_up(ceil_div(plan->packs_per_block, vectors), kWarp);
-    if (threads > (vectors == 8 ? 512 : 256) || threads * vectors >= best) continue;
-    best = threads * vectors;
+  for (const int vectors : {4, 5, 6, 3}) {
+    const int64_t lanes = round_up(ceil_div(packs, vectors), kWarp);
+    if (lanes > (vectors == 4 ? 512 : 256)) continue;
+    const bool better = lanes * vectors < best || (lanes * vectors == best && size_of(r.dtype) == 2 && lanes >= 96 &&
+                                                   lanes < plan->threads_per_row);
+    if (!better) continue;
+    best = lanes * vectors;
     plan->vectors = vectors;
-    plan->threads = static_cast<int>(threads);
+    plan->threads_per_row = static_cast<int>(lanes);
   }
-  plan->threads_per_row = plan->threads;
-  if (is_staged(r)) plan->shared_bytes = static_cast<int>(staged_row_bytes(plan->packs_per_block));
+  plan->threads = plan->threads_per_row;
+  plan->blocks = r.geometry.rows;
+  return true;
 }
 
-bool forward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
+// The cluster kernels for whole packs: 16 working warps a block, of which each owns packs_per_block / 16 of the row.
+
+constexpr int kClusterWarps = 16;
+constexpr int kMaxClusterStages = 4;
+
+/// The smallest cluster whose warps have at most 32 * vectors packs each; false if there is none. even_pairs: no more
+/// clusters of two than clusters of four leave room for.
+bool divide_over_cluster(const RowRequest& r, const DeviceInfo& device, int vectors, bool even_pairs, RowPlan* plan) {
   const int64_t packs = packs_of(r);
-  if (packs < 1 || packs > 8 * 512) return false;
-  plan_row_block(r, plan);
-  plan->blocks = r.geometry.rows;
-  return plan->shared_bytes <= device.shared_memory_block;
+  if (packs < 1 || r.geometry.rows > kMaxDivisibleRows || device.compute_capability < 90) return false;
+  int log = 0;
+  const int64_t slice = int64_t{kClusterWarps * kWarp} * vectors;
+  while (log < 5 && (packs > slice << log || device.active_clusters[log] < 1)) ++log;
+  if (log == 5) return false;
+  plan->cluster = 1 << log;
+  plan->vectors = vectors;
+  plan->threads_per_row = kClusterWarps * kWarp;
+  plan->packs_per_block = static_cast<int>(ceil_div(packs, kClusterWarps * plan->cluster)) * kClusterWarps;
+  int64_t most = device.active_clusters[log] - ceil_div(r.sm_margin, plan->cluster);
+  if (even_pairs && log == 1 && device.active_clusters[2] > 0) {
+    most = std::min<int64_t>(most, 2 * device.active_clusters[2]);
+  }
+  most = std::max<int64_t>(1, most);
+  // All get the same number of rows if that takes few of them away.
+  if (r.geometry.rows >= 8 * most) most = ceil_div(r.geometry.rows, ceil_div(r.geometry.rows, most));
+  plan->parts = std::min(r.geometry.rows, most);
+  plan->blocks = plan->parts * plan->cluster;
+  return true;
+}
+
+/// Fills in the ring of a block, whose threads also need `fixed` shared bytes; false if two rows do not fit in flight.
+bool plan_cluster_ring(const DeviceInfo& device, int tensors, int wanted, int fixed, RowPlan* plan) {
+  const int64_t stage = int64_t{tensors} * plan->packs_per_block * kPackBytes;
+  plan->stages = static_cast<int>(std::min<int64_t>(wanted, (device.shared_memory_block - fixed) / stage));
+  plan->shared_bytes = static_cast<int>(fixed + plan->stages * stage);
+  return plan->stages >= 2;
 }
 
 bool forward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
-  const int64_t packs = packs_of(r);
-  if (packs < 1 || packs > 16 * 8 * 512 || device.compute_capability < 90) return false;
-  int log = 1;
-  while (log < 4 && packs > (int64_t{8 * 256} << log)) ++log;
-  if (device.active_clusters[log] < 1) return false;
-  plan->cluster = 1 << log;
-  plan->packs_per_block = static_cast<int>(ceil_div(packs, plan->cluster));
-  plan_row_block(r, plan);
-  const int64_t at_once = int64_t{device.active_clusters[log]} * (plan->threads <= 256 ? 2 : 1);
-  plan->blocks = std::min(r.geometry.rows, at_once) * plan->cluster;
-  return plan->shared_bytes <= device.shared_memory_block;
+  if (in_runs(r)) return false;
+  for (const int vectors : {4, 8}) {  // with eight the parameters do not fit in registers
+    // Forward is bound by bandwidth, which fewer pairs share more evenly (H200: 60 of 66).
+    if (!divide_over_cluster(r, device, vectors, true, plan)) continue;
+    plan->threads = (kClusterWarps + 1) * kWarp;  // one warp exchanges sums
+    return plan_cluster_ring(device, r.residual ? 2 : 1, plan->cluster == 16 ? kMaxClusterStages : 3, 0, plan);
+  }
+  return false;
 }
 
 bool forward_stream(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
@@ -104,33 +266,29 @@ bool forward_stream(const RowRequest& r, const DeviceInfo& device, RowPlan* plan
 
 // ---- Backward.
 
-int persistent_blocks(const RowRequest& r, const DeviceInfo& device) {
-  return std::max(1, device.multiprocessors - r.sm_margin);
-}
-
 /// Fills in the shared memory of a block with this many groups; false if two rows do not fit in flight.
 bool plan_ring(const RowRequest& r, const DeviceInfo& device, int groups, RowPlan* plan) {
   const int64_t weights = static_cast<int64_t>(plan->packs_per_block) * pack_size(r) * accumulator_bytes(r.dtype);
   const int64_t tensors = r.residual ? 3 : 2;
   plan->threads = groups * plan->threads_per_row;
   plan->rows_per_block = groups;
-  const int64_t stage = tensors * (is_staged(r) ? groups * staged_row_bytes(plan->packs_per_block)
-                                                : plan->threads * int64_t{kPackBytes} * plan->vectors);
+  const int64_t stage = tensors * groups * plan->packs_per_block * int64_t{kPackBytes};
   plan->stages = static_cast<int>(std::min<int64_t>(4, (device.shared_memory_block - weights) / stage));
-  const int64_t shared = std::max(weights + plan->stages * stage, weights * groups);  // parameter sums meet in it too
+  // Parameter sums meet in it, too.
+  const int64_t shared = std::max(weights + plan->stages * stage, weights * std::min(groups, plan->threads / kWarp));
   plan->shared_bytes = static_cast<int>(shared);
   return plan->stages >= 2 && shared <= device.shared_memory_block;
 }
 
-/// A block of up to 512 threads in groups of threads_per_row, and the persistent grid.
-bool plan_groups(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
+/// A block of up to `threads` threads in groups of threads_per_row, and the persistent grid.
+bool plan_groups(const RowRequest& r, const DeviceInfo& device, RowPlan* plan, int threads) {
   const int lanes = plan->threads_per_row;
   const int least = std::max(1, kWarp / lanes);  // whole warps
-  // No more groups than it takes to give every multiprocessor a block.
-  const int64_t wanted = power_of_two_from(ceil_div(r.geometry.rows, device.multiprocessors));
-  int groups = static_cast<int>(std::clamp<int64_t>(wanted, least, 512 / lanes));
+  // Few rows: rather several in a block than a block each, because every block writes a row of parameter sums.
+  const int64_t wanted = round_up(ceil_div(4 * r.geometry.rows, device.multiprocessors), least);
+  int groups = static_cast<int>(std::clamp<int64_t>(wanted, least, threads / lanes / least * least));
   while (!plan_ring(r, device, groups, plan)) {
-    groups /= 2;
+    groups = groups / 2 / least * least;
     if (groups < least) return false;
   }
   plan->blocks = std::min<int64_t>(persistent_blocks(r, device), ceil_div(r.geometry.rows, groups));
@@ -141,63 +299,56 @@ bool plan_groups(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
 /// Packs a thread whose sums fit in registers beside xhat and g: 16 elements.
 int kept_packs(const RowRequest& r) { return size_of(r.dtype) > 2 ? 4 : 2; }
 
-bool backward_warp(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
-  const int64_t packs = packs_of(r);
-  const int64_t most = is_staged(r) ? kept_packs(r) : 4;
-  if (packs < 1 || packs > most * kWarp) return false;
-  // Few lanes with many packs each: what a row costs beside its elements is paid once a lane.
-  const int64_t lanes =
-      std::max(power_of_two_from(ceil_div(packs, most)), std::min<int64_t>(power_of_two_from(packs), 2));
-  plan->threads_per_row = static_cast<int>(lanes);
-  plan->vectors = is_staged(r) ? kept_packs(r) : static_cast<int>(ceil_div(packs, lanes));
-  return plan_groups(r, device, plan);
+/// Threads of a backward block that have registers for so many elements each: 65536 registers, of which fp32 elements
+/// take some more than 16-bit ones, which stay packed.
+int backward_threads(const RowRequest& r, int elements) {
+  return elements * accumulator_bytes(r.dtype) > 64 || size_of(r.dtype) == 4 ? 384 : 512;
 }
 
-/// Packs a thread, 4 to 2: many, unless fewer keep clearly more of 512 threads busy.
-void divide_row(int64_t packs, RowPlan* plan) {
-  int64_t best = 0;  // packs at work at once, of 512 threads' 4, 3 or 2 packs each, in thousandths
-  for (int vectors = 4; vectors >= 2; --vectors) {
-    const int64_t lanes = std::max<int64_t>(round_up(ceil_div(packs, vectors), kWarp), 2 * kWarp);
-    if (lanes > 512) continue;
-    const int64_t groups = 512 / lanes;
-    const int64_t busy = groups * packs * 1000 / (512 * vectors);
-    if (busy * 10 > best * 11) {
-      best = busy;
-      plan->vectors = vectors;
-      plan->threads_per_row = static_cast<int>(lanes);
-    }
-  }
+bool backward_warp(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
+  if (in_runs(r)) return plan_run_warp(r, device, Direction::backward, plan);
+  const int64_t packs = packs_of(r);
+  const int kept = kept_packs(r);
+  const bool wide = size_of(r.dtype) == 2 && packs > kept * kWarp;
+  plan->vectors = wide ? kept * 3 / 2 : kept;
+  if (packs < 1 || packs > plan->vectors * kWarp) return false;
+  plan->threads_per_row = static_cast<int>(power_of_two_from(ceil_div(packs, plan->vectors)));
+  return plan_groups(r, device, plan, backward_threads(r, plan->vectors * pack_size(r)));
 }
 
 bool backward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
+  if (in_runs(r)) return plan_run_block(r, device, Direction::backward, plan);
   const int64_t packs = packs_of(r);
-  if (packs < 1 || packs > (is_staged(r) ? kept_packs(r) : 4) * 512) return false;
-  if (is_staged(r)) {
-    plan->vectors = kept_packs(r);
-    plan->threads_per_row = static_cast<int>(std::max<int64_t>(round_up(ceil_div(packs, plan->vectors), kWarp), 64));
-  } else {
-    divide_row(packs, plan);
-  }
-  return plan_groups(r, device, plan);
+  if (packs < 1) return false;
+  const int kept = kept_packs(r);
+  const auto lanes_for = [&](int vectors) { return round_up(ceil_div(packs, vectors), kWarp); };
+  if (r.variant == NORMACT_ROW_AUTO && device.active_clusters[0] > 0 && packs > 1280)
+    return false;  // see forward_block
+  // 16 elements a thread, or for 16-bit types 24, which lower the cost of a row beside its elements but leave registers
+  // for fewer threads. Layer norm, which computes more, prefers 24 unless 16 keep clearly more packs at work; RMS norm
+  // prefers 16 while that leaves a block two rows at a time.
+  const int threads = backward_threads(r, kept * pack_size(r));
+  const int more = kept * 3 / 2, more_threads = backward_threads(r, more * pack_size(r));
+  const int64_t groups = threads / lanes_for(kept), more_groups = more_threads / lanes_for(more);
+  const bool prefers_more = r.kind == NormKind::layer ? groups * 9 <= more_groups * 10 : groups < 2;
+  const bool use_more = size_of(r.dtype) == 2 && prefers_more && more_groups > 0;
+  if (!use_more && groups < 1) return false;
+  plan->vectors = use_more ? more : kept;
+  plan->threads_per_row = static_cast<int>(lanes_for(plan->vectors));
+  return plan_groups(r, device, plan, use_more ? more_threads : threads);
 }
 
 bool backward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
-  const int64_t packs = packs_of(r);
-  const int64_t most = is_staged(r) ? kept_packs(r) * 512 : 4 * 512;
-  if (packs < 1 || packs > 16 * most || device.compute_capability < 90) return false;
-  for (int log = 1; log <= 4; ++log) {
-    plan->cluster = 1 << log;
-    plan->packs_per_block = static_cast<int>(ceil_div(packs, plan->cluster));
-    if (plan->packs_per_block > most || device.active_clusters[log] < 1) continue;
-    plan->vectors = is_staged(r) ? kept_packs(r) : 4;
-    plan->threads_per_row = static_cast<int>(round_up(ceil_div(plan->packs_per_block, plan->vectors), kWarp));
-    if (!plan_ring(r, device, 1, plan)) continue;
-    const int margin = static_cast<int>(ceil_div(r.sm_margin, plan->cluster));
-    plan->parts = std::min<int64_t>(r.geometry.rows, std::max(1, device.active_clusters[log] - margin));
-    plan->blocks = plan->parts * plan->cluster;
-    return true;
+  if (in_runs(r)) return false;
+  const int tensors = r.residual ? 3 : 2;
+  if (divide_over_cluster(r, device, kept_packs(r), false, plan)) {
+    plan->threads = (kClusterWarps + 1) * kWarp;  // one warp exchanges sums
+    return plan_cluster_ring(device, tensors, plan->cluster >= 8 ? kMaxClusterStages : 3, 0, plan);
   }
-  return false;
+  if (size_of(r.dtype) > 2 || !divide_over_cluster(r, device, 2 * kept_packs(r), false, plan)) return false;
+  plan->threads = kClusterWarps * kWarp;  // no registers to spare for another warp
+  const int exchange = 4 * plan->cluster * kClusterWarps * 2 * accumulator_bytes(r.dtype);  // DirectExchange::bytes
+  return plan_cluster_ring(device, tensors, 3, exchange, plan);
 }
 
 bool backward_stream(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
@@ -270,13 +421,22 @@ RowAccess access_of(const RowProblem& problem, std::initializer_list<const Opera
     if (first != nullptr && first->dtype != operand->dtype) return RowAccess::strided;
     first = operand;
   }
-  return packs ? RowAccess::packs : RowAccess::staged;
+  return packs ? RowAccess::packs : RowAccess::runs;
+}
+
+/// Whether the rows of all these operands follow each other without gaps.
+bool rows_are_dense(const RowGeometry& g, std::initializer_list<const Operand*> like_x) {
+  if (g.rows == 1) return true;
+  bool dense = g.row_ndim == 1;
+  for (const Operand* operand : like_x) dense = dense && (operand->data == nullptr || operand->row_stride[0] == g.cols);
+  return dense;
 }
 
 RowRequest request_for(const RowProblem& problem, RowAccess access, bool residual, normact_row_variant variant,
                        int sm_margin) {
   RowRequest r{};
   r.geometry = problem.geometry;
+  r.kind = problem.kind;
   r.dtype = problem.dtype;
   r.access = access;
   r.residual = residual;
@@ -289,12 +449,15 @@ RowRequest request_for(const RowProblem& problem, RowAccess access, bool residua
 
 RowRequest request_of(const RowForward& p, normact_row_variant variant, int sm_margin) {
   const RowAccess access = access_of(p, {&p.x, &p.residual, &p.y, &p.residual_out}, {&p.weight, &p.bias});
-  return request_for(p, access, p.residual.data != nullptr, variant, sm_margin);
+  RowRequest r = request_for(p, access, p.residual.data != nullptr, variant, sm_margin);
+  r.dense = rows_are_dense(p.geometry, {&p.x, &p.residual, &p.y, &p.residual_out});
+  return r;
 }
 
 RowRequest request_of(const RowBackward& p, normact_row_variant variant, int sm_margin) {
   const RowAccess access = access_of(p, {&p.x, &p.dy, &p.dresidual, &p.dx}, {&p.weight});
   RowRequest r = request_for(p, access, p.dresidual.data != nullptr, variant, sm_margin);
+  r.dense = rows_are_dense(p.geometry, {&p.x, &p.dy, &p.dresidual, &p.dx});
   r.parameter_gradients = p.dweight.data != nullptr || p.dbias.data != nullptr;
   return r;
 }
@@ -316,7 +479,10 @@ Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, Ro
   const int64_t accumulator = accumulator_bytes(request.dtype);
   int64_t bytes = 0;
   if (plan->variant == NORMACT_ROW_STREAM) bytes += round_up(request.geometry.rows * 2 * accumulator, 256);
-  if (request.parameter_gradients) bytes += 2 * plan->parts * request.geometry.cols * accumulator;
+  // Where a block has whole rows, one row of sums is the result itself.
+  const bool whole_rows = plan->variant == NORMACT_ROW_WARP || plan->variant == NORMACT_ROW_BLOCK;
+  const bool partial = plan->parts > 1 || !whole_rows;
+  if (request.parameter_gradients && partial) bytes += 2 * plan->parts * request.geometry.cols * accumulator;
   plan->workspace_bytes = static_cast<size_t>(bytes);
   return {};
 }

@@ -24,7 +24,7 @@ struct DeviceInfo {
 /// How the rows of a problem can be accessed.
 enum class RowAccess : uint8_t {
   packs,    // 16 bytes at a time: every row is whole packs at multiples of 16 bytes, and so are the parameters
-  staged,   // contiguous columns at any alignment: packs by way of shared memory
+  runs,     // contiguous columns at any alignment: by way of shared memory (row_runs.cuh)
   strided,  // one element at a time, at any strides; parameters of any mix of dtypes
 };
 
@@ -32,11 +32,12 @@ struct RowPlan {
   normact_row_variant variant;
   RowAccess access;
   int threads_per_row;  // in one block
-  int vectors;          // packs per thread and row, rounded up to an instantiated size
+  int vectors;          // packs, or runs, per thread and row, rounded up to an instantiated size
   int rows_per_block;   // rows that a block works on at the same time
   int cluster;          // blocks that share a row
   int packs_per_block;  // of a row, within a cluster
-  int stages;           // rows in flight a thread group (backward)
+  int stages;           // rows in flight a thread group (backward, and runs)
+  bool dense;           // runs: as in the request
   int64_t parts;        // row ranges with a row of partial parameter sums each (backward)
   int threads;          // per block
   int64_t blocks;
@@ -47,8 +48,10 @@ struct RowPlan {
 /// What the planner looks at besides the geometry.
 struct RowRequest {
   RowGeometry geometry;
+  NormKind kind;
   DType dtype;
   RowAccess access;
+  bool dense;                // rows of all operands of x's shape follow each other without gaps
   bool residual;             // residual (forward) or dresidual (backward)
   bool parameter_gradients;  // dweight or dbias
   normact_row_variant variant;

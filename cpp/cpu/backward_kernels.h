@@ -114,7 +114,8 @@ NORMACT_SIMD void input_gradients(const GradientRow<T>& row, const T* dresidual,
 template <class T, bool kFar>
 NORMACT_SIMD void finish_row(const Backward<T>& b, int64_t index, const GradientRow<T>& row, RowSums total) {
   using N = Accumulator<T>;
-  const N c1 = b.kind == NormKind::layer ? N(total.g * b.share) : 0, c2 = N(total.g_xhat * b.share);
+  const N c1 = b.kind == NormKind::layer ? row.rstd * N(total.g * b.share) : 0;
+  const N c2 = row.rstd * N(total.g_xhat * b.share);
   T* const dx = b.dx.target(index);
   if (b.dresidual) {
     input_gradients<T, true, kFar>(row, b.dresidual.read(index), dx, b.weight, b.cols, c1, c2);

@@ -75,8 +75,8 @@ NORMACT_SIMD void backward_narrow_of(const Backward<T>& b, Range rows) {
       dweight[v] = multiply_add(dy, xhat[v], dweight[v]);
       dbias[v] += dy;
     });
-    const V c1 = broadcast(b.kind == NormKind::layer ? N(sum(g_sum) * b.share) : 0);
-    const V c2 = broadcast(N(sum(g_xhat_sum) * b.share));
+    const V c1 = broadcast(b.kind == NormKind::layer ? row.rstd * N(sum(g_sum) * b.share) : 0);
+    const V c2 = broadcast(row.rstd * N(sum(g_xhat_sum) * b.share));
     T* const dx = b.dx.target(index);
     const T* const dresidual = b.dresidual ? b.dresidual.read(index) : nullptr;
     for_each_vector<T, kVectors>(b.cols, [&](int v, int j, auto lanes) __attribute__((always_inline)) {

@@ -71,7 +71,7 @@ NORMACT_SIMD Statistics finish(const Forward<T>& f, int64_t row, const Moments<d
   using N = Accumulator<T>;
   const auto rsqrt = [](double v) __attribute__((always_inline)) { return 1 / __builtin_sqrt(v); };
   const N mean = N(moments.mean);
-  const N rstd = N(reciprocal_std(moments.m2, moments.count, f.eps, rsqrt));
+  const N rstd = N(reciprocal_std(moments.m2 / moments.count, f.eps, rsqrt));
   if (f.mean) *f.mean[row] = mean;
   if (f.rstd) *f.rstd[row] = rstd;
   return {mean, rstd};

@@ -19,7 +19,9 @@ Status largest_workspace(const RowBackward& problem, const Launch& launch, size_
   RowRequest request = request_of(problem, launch.variant, launch.sm_margin);
   Status status;
   bool legal = false;  // a forced variant may be legal for some layouts only; the call itself decides
-  for (const RowAccess access : {RowAccess::packs, RowAccess::staged, RowAccess::strided}) {
+  for (const RowAccess access : {RowAccess::packs, RowAccess::runs, RowAccess::strided}) {
+    const bool whole_packs = problem.geometry.cols * size_of(problem.dtype) % 16 == 0;
+    if ((access == RowAccess::packs && !whole_packs) || (access != RowAccess::strided && !problem.contiguous)) continue;
     RowPlan plan;
     request.access = access;
     status = plan_row_backward(request, *device, &plan);
@@ -65,6 +67,7 @@ Status row_norm_backward(const RowBackward& problem, const Launch& launch) {
   RowPlan plan{};
   if (problem.geometry.rows > 0) {
     NORMACT_TRY(plan_row_backward(request_of(problem, launch.variant, launch.sm_margin), *device, &plan));
+    NORMACT_TRY(check_workspace(launch.workspace, plan.workspace_bytes));
   }
   switch (problem.dtype) {
     case DType::f64: return launch_row_backward_f64(problem, plan, launch);

@@ -7,14 +7,15 @@
 
 #include "core/problem.h"
 #include "core/status.h"
+#include "core/workspace.h"
 
 namespace normact::cuda {
 
 /// Where and how to launch.
 struct Launch {
   int device;
-  void* stream;     // cudaStream_t
-  void* workspace;  // at least what the query said, 256-byte aligned
+  void* stream;  // cudaStream_t
+  Workspace workspace;
   normact_row_variant variant;
   int sm_margin;
 };
@@ -22,7 +23,8 @@ struct Launch {
 Status row_norm_forward_workspace(const RowForward& problem, const Launch& launch, size_t* bytes);
 Status row_norm_backward_workspace(const RowBackward& problem, const Launch& launch, size_t* bytes);
 
-/// Asynchronous on the stream; neither allocates nor synchronises.
+/// Asynchronous on the stream; neither allocates nor synchronises. A workspace that is too small is an error, and then
+/// nothing is launched.
 Status row_norm_forward(const RowForward& problem, const Launch& launch);
 Status row_norm_backward(const RowBackward& problem, const Launch& launch);
 

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <string>
+#include <type_traits>
 
 #include "core/plan.h"
 #include "cuda/backend.h"
@@ -20,6 +21,10 @@ inline Status check(cudaError_t error, const char* call) {
   return {NORMACT_CUDA_ERROR,
           std::string(call) + " failed: " + cudaGetErrorName(error) + ", " + cudaGetErrorString(error)};
 }
+
+/// A template argument that is passed along like a value.
+template <int kValue>
+using Constant = std::integral_constant<int, kValue>;
 
 /// How a kernel is to be launched.
 struct LaunchShape {

@@ -6,6 +6,8 @@
 
 #include "cuda/launch.cuh"
 #include "cuda/row_backward.cuh"
+#include "cuda/row_backward_cluster.cuh"
+#include "cuda/row_backward_runs.cuh"
 #include "cuda/row_stream_backward.cuh"
 
 namespace normact::cuda {
@@ -25,10 +27,10 @@ Status launch_parameter_sum(const RowBackward& p, void* partials, int64_t partia
 template <class T, NormKind kKind, bool kPacks>
 Status launch_row_stream_backward(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   using Means = GradientMeans<Accumulator<T>>;
-  auto* means = static_cast<Means*>(launch.workspace);
+  auto* means = static_cast<Means*>(launch.workspace.data);
   const Scalars<Accumulator<T>> scalars(p);
   const int64_t means_bytes = (p.geometry.rows * static_cast<int64_t>(sizeof(Means)) + 255) / 256 * 256;
-  void* partials = static_cast<char*>(launch.workspace) + means_bytes;
+  void* partials = static_cast<char*>(launch.workspace.data) + means_bytes;
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(plan.blocks));
   shape.block = dim3(static_cast<unsigned>(plan.threads));
@@ -45,32 +47,124 @@ Status launch_row_stream_backward(const RowBackward& p, const RowPlan& plan, con
   return launch_parameter_sum<T>(p, partials, plan.parts, launch);
 }
 
-/// Rows that are read once. The planner's sizes are the ones listed here.
-template <class T, NormKind kKind, bool kStaged>
-Status launch_row_once(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+/// Rows of whole packs in registers. The planner's sizes are the ones listed here.
+template <class T, NormKind kKind>
+Status launch_row_packs(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  const bool block = plan.variant == NORMACT_ROW_BLOCK;
+  const LaunchShape shape{
+      dim3(static_cast<unsigned>(plan.blocks)),
+      block ? dim3(static_cast<unsigned>(plan.threads_per_row), static_cast<unsigned>(plan.rows_per_block))
+            : dim3(static_cast<unsigned>(plan.threads)),
+      plan.shared_bytes};
+  constexpr int kMost = sizeof(T) == 2 ? 2 : 4;  // packs of 16 elements (fp64: 8)
+  // More elements a thread leave registers for fewer threads.
+  const auto run = [&](auto lanes, auto vectors) {
+    constexpr int kThreads = vectors() <= kMost && sizeof(T) != 4 ? 512 : 384;
+    return launch_kernel<row_backward_kernel<T, kKind, lanes(), vectors(), kThreads>>(
+        "row norm backward kernel launch", shape, launch, p, Scalars<Accumulator<T>>(p), plan.stages,
+        launch.workspace.data);
+  };
+  const Constant<kMost> most;
+  const Constant<sizeof(T) == 2 ? kMost * 3 / 2 : kMost> wide;
+  if (block) {
+    const Constant<0> lanes;
+    return plan.vectors > kMost ? run(lanes, wide) : run(lanes, most);
+  }
+  switch (plan.threads_per_row) {
+    case 1: return run(Constant<1>{}, most);
+    case 2: return run(Constant<2>{}, most);
+    case 4: return run(Constant<4>{}, most);
+    case 8: return run(Constant<8>{}, most);
+    case 16: return run(Constant<16>{}, most);
+    default: return plan.vectors > kMost ? run(Constant<32>{}, wide) : run(Constant<32>{}, most);
+  }
+}
+
+/// The same after the cluster kernel: whole packs of contiguous columns, rows >= 1.
+template <class T>
+Status launch_wide_parameter_sum(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  if (p.dweight.data == nullptr && p.dbias.data == nullptr) return {};
+  const int64_t columns = kWarp * kPackSize<Accumulator<T>>;
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>((p.geometry.cols + columns - 1) / columns), 2);
+  shape.block = dim3(kWarp, kWideSumRows);
+  shape.after_previous = true;
+  return launch_kernel<wide_parameter_sum_kernel<T>>("parameter gradient kernel launch", shape, launch, p,
+                                                     launch.workspace.data, plan.parts);
+}
+
+/// Wide rows of whole packs. The planner's sizes are the ones listed here.
+template <class T, NormKind kKind>
+Status launch_row_cluster(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
                           plan.shared_bytes, plan.cluster};
-  const int packs = static_cast<int>((p.geometry.cols + kPackSize<T> - 1) / kPackSize<T>);
-  const int64_t workers = plan.cluster > 1 ? plan.parts : plan.blocks * plan.rows_per_block;
-  const BackwardSplit split{plan.threads_per_row, packs, plan.packs_per_block, plan.stages, workers};
-  const auto run = [&](auto vectors, auto cluster) {
-    return launch_kernel<row_backward_kernel<T, kKind, vectors(), cluster(), kStaged>>(
-        "row norm backward kernel launch", shape, launch, p, Scalars<Accumulator<T>>(p), split, launch.workspace);
+  const ClusterSplit split{plan.packs_per_block / kClusterWarps, plan.stages};
+  const auto run = [&](auto stored, auto vectors, auto held, auto served) {
+    return launch_kernel<row_backward_cluster_kernel<T, kKind, decltype(stored), vectors(), held(), served()>>(
+        "row norm backward kernel launch", shape, launch, p, Scalars<Accumulator<T>>(p), split, launch.workspace.data);
   };
-  const std::integral_constant<int, sizeof(T) == 2 ? 2 : 4> kept;  // packs whose xhat and g stay in registers
-  const std::integral_constant<int, 4> four;
-  const std::false_type block;
-  const std::true_type cluster;
-  if constexpr (kStaged) {
-    return plan.cluster > 1 ? run(kept, cluster) : run(kept, block);
+  const std::true_type yes;
+  const std::false_type no;
+  if constexpr (sizeof(T) == 2) {
+    const Constant<2> few;
+    const Constant<4> many;
+    const bool wide = p.weight.data != nullptr && p.weight.dtype != p.dtype;
+    if (plan.vectors > few) return wide ? run(T{}, many, no, no) : run(T{}, many, yes, no);
+    return wide ? run(Accumulator<T>{}, few, yes, yes) : run(T{}, few, yes, yes);
   } else {
-    if (plan.cluster > 1) return plan.vectors <= kept ? run(kept, cluster) : run(four, cluster);
-    switch (plan.vectors) {
-      case 1: return run(std::integral_constant<int, 1>{}, block);
-      case 2: return run(std::integral_constant<int, 2>{}, block);
-      case 3: return run(std::integral_constant<int, 3>{}, block);
-      default: return run(four, block);
+    return run(T{}, Constant<4>{}, yes, yes);
+  }
+}
+
+/// Rows at any alignment. The planner's sizes are the ones listed here.
+template <class T, NormKind kKind>
+Status launch_row_runs(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  const RowGeometry& g = p.geometry;
+  BackwardRunTiles tiles;
+  tiles.input[0] = RunTensor(p.x, g);
+  tiles.input[1] = RunTensor(p.dy, g);
+  tiles.input[2] = RunTensor(p.dresidual, g);
+  tiles.output[0] = RunTensor(p.dx, g);
+  tiles.layout = run_layout(g.cols, p.dtype, plan.rows_per_block, plan.dense);
+  tiles.lanes = plan.threads_per_row;
+  tiles.rows = plan.rows_per_block;
+  tiles.count = static_cast<int>((g.rows + plan.rows_per_block - 1) / plan.rows_per_block);
+  tiles.last_rows = static_cast<int>(g.rows - int64_t{tiles.count - 1} * tiles.rows);
+  tiles.stages = plan.stages;
+  tiles.dense = plan.dense;
+  tiles.residual = p.dresidual.data != nullptr;
+  const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
+                          plan.shared_bytes};
+  const auto run = [&](auto lanes, auto runs, auto share_weights) {
+    return launch_kernel<row_backward_runs_kernel<T, kKind, lanes(), runs(), share_weights()>>(
+        "row norm backward kernel launch", shape, launch, p, tiles, Scalars<Accumulator<T>>(p), launch.workspace.data);
+  };
+  const auto run_lanes = [&](auto lanes) {
+    if constexpr (sizeof(T) == 2 && lanes() != 1) {
+      if (plan.vectors == 3) return run(lanes, Constant<3>{}, std::false_type{});
     }
+    return run(lanes, Constant<2>{}, std::false_type{});
+  };
+  if (plan.variant == NORMACT_ROW_BLOCK) {
+    if constexpr (sizeof(T) < 8) {
+      constexpr int kRuns = kSharedWeightValues / kBackwardRun<T>;
+      if (plan.threads > kBackwardRunThreads) return run(Constant<256>{}, Constant<kRuns>{}, std::true_type{});
+      if (plan.vectors == kRuns && plan.threads_per_row == 64) {
+        return run(Constant<64>{}, Constant<kRuns>{}, std::false_type{});
+      }
+      if (plan.vectors == kRuns && plan.threads_per_row == 128) {
+        return run(Constant<128>{}, Constant<kRuns>{}, std::false_type{});
+      }
+    }
+    return run_lanes(Constant<0>{});
+  }
+  switch (plan.threads_per_row) {
+    case 1: return run_lanes(Constant<1>{});
+    case 2: return run_lanes(Constant<2>{});
+    case 4: return run_lanes(Constant<4>{});
+    case 8: return run_lanes(Constant<8>{});
+    case 16: return run_lanes(Constant<16>{});
+    default: return run_lanes(Constant<32>{});
   }
 }
 
@@ -81,14 +175,18 @@ Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const
     return packs ? launch_row_stream_backward<T, kKind, true>(p, plan, launch)
                  : launch_row_stream_backward<T, kKind, false>(p, plan, launch);
   }
-  NORMACT_TRY(
-      (packs ? launch_row_once<T, kKind, false>(p, plan, launch) : launch_row_once<T, kKind, true>(p, plan, launch)));
-  return launch_parameter_sum<T>(p, launch.workspace, plan.parts, launch);
+  if (plan.variant == NORMACT_ROW_CLUSTER) {
+    NORMACT_TRY((launch_row_cluster<T, kKind>(p, plan, launch)));
+    return launch_wide_parameter_sum<T>(p, plan, launch);
+  }
+  NORMACT_TRY((packs ? launch_row_packs<T, kKind>(p, plan, launch) : launch_row_runs<T, kKind>(p, plan, launch)));
+  if (plan.parts == 1) return {};  // the one row of partial sums is the result, and has been written as such
+  return launch_parameter_sum<T>(p, launch.workspace.data, plan.parts, launch);
 }
 
 template <class T>
 Status launch_row_backward(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
-  if (p.geometry.rows == 0) return launch_parameter_sum<T>(p, launch.workspace, 0, launch);
+  if (p.geometry.rows == 0) return launch_parameter_sum<T>(p, launch.workspace.data, 0, launch);
   return p.kind == NormKind::layer ? launch_row_backward_kind<T, NormKind::layer>(p, plan, launch)
                                    : launch_row_backward_kind<T, NormKind::rms>(p, plan, launch);
 }

@@ -6,39 +6,117 @@
 
 #include "cuda/launch.cuh"
 #include "cuda/row_forward.cuh"
+#include "cuda/row_forward_cluster.cuh"
+#include "cuda/row_forward_runs.cuh"
 #include "cuda/row_stream_forward.cuh"
 
 namespace normact::cuda {
 
-/// Rows in registers. The planner's sizes are the ones listed here.
-template <class T, NormKind kKind, bool kStaged, bool kWide>
-Status launch_row_registers(const RowForward& p, const RowPlan& plan, const LaunchShape& shape, const Launch& launch) {
-  const int packs = static_cast<int>((p.geometry.cols + kPackSize<T> - 1) / kPackSize<T>);
-  const RowSplit split{plan.threads_per_row, packs, plan.packs_per_block};
-  const auto run = [&](auto scope, auto threads, auto vectors) {
-    return launch_kernel<row_forward_kernel<T, kKind, scope(), threads(), vectors(), kStaged, kWide>>(
+/// Rows of whole packs in registers. The planner's sizes are the ones listed here.
+template <class T, NormKind kKind>
+Status launch_row_packs(const RowForward& p, const RowPlan& plan, const Launch& launch) {
+  const bool block = plan.variant == NORMACT_ROW_BLOCK;
+  const auto run = [&](auto lanes, auto vectors, auto threads, auto blocks) {
+    const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads))};
+    return launch_kernel<row_forward_kernel<T, kKind, lanes(), vectors(), threads(), blocks()>>(
+        "row norm forward kernel launch", shape, launch, p, Scalars<Accumulator<T>>(p));
+  };
+  // Blocks that must fit a multiprocessor: as many as leave registers for a thread's packs without spills.
+  constexpr bool kHalf = sizeof(T) == 2;
+  if (block) {
+    const Constant<256> most;
+    switch (plan.vectors) {
+      case 3: return run(Constant<0>{}, Constant<3>{}, most, Constant<4>{});
+      case 4:
+        return plan.threads > 256 ? run(Constant<0>{}, Constant<4>{}, Constant<kMaxRowThreads>{}, Constant<2>{})
+                                  : run(Constant<0>{}, Constant<4>{}, most, Constant<4>{});
+      case 5: return run(Constant<0>{}, Constant<5>{}, most, Constant<3>{});
+      default: return run(Constant<0>{}, Constant<6>{}, most, Constant<3>{});
+    }
+  }
+  const Constant<kWarpScopeThreads> threads;
+  switch (plan.threads_per_row) {
+    case 1: return run(Constant<1>{}, Constant<2>{}, threads, Constant<10>{});
+    case 2: return run(Constant<2>{}, Constant<2>{}, threads, Constant<10>{});
+    case 4: return run(Constant<4>{}, Constant<2>{}, threads, Constant<10>{});
+    case 8: return run(Constant<8>{}, Constant<2>{}, threads, Constant<10>{});
+    case 16: return run(Constant<16>{}, Constant<2>{}, threads, Constant<10>{});
+    default: break;
+  }
+  const Constant<32> lanes;
+  switch (plan.vectors) {
+    case 2: return run(lanes, Constant<2>{}, threads, Constant<10>{});
+    case 3: return run(lanes, Constant<3>{}, threads, Constant<8>{});
+    case 4: return run(lanes, Constant<4>{}, threads, Constant<8>{});
+    default: return run(lanes, Constant<6>{}, threads, Constant<kHalf ? 5 : 8>{});
+  }
+}
+
+/// Wide rows of whole packs. The planner's sizes are the ones listed here.
+template <class T, NormKind kKind>
+Status launch_row_cluster(const RowForward& p, const RowPlan& plan, const LaunchShape& shape, const Launch& launch) {
+  const ClusterSplit split{plan.packs_per_block / kClusterWarps, plan.stages};
+  const auto run = [&](auto vectors, auto held) {
+    return launch_kernel<row_forward_cluster_kernel<T, kKind, vectors(), held()>>(
         "row norm forward kernel launch", shape, launch, p, Scalars<Accumulator<T>>(p), split);
   };
-  const std::integral_constant<Scope, Scope::warp> warp;
-  const std::integral_constant<Scope, Scope::block> block;
-  const std::integral_constant<Scope, Scope::cluster> cluster;
-  const std::integral_constant<int, kWarpScopeThreads> small;
-  const std::integral_constant<int, 256> medium;
-  const std::integral_constant<int, kMaxRowThreads> large;
-  const std::integral_constant<int, 4> four;
-  const std::integral_constant<int, 6> six;
-  const std::integral_constant<int, 8> eight;
-  switch (plan.variant) {
-    case NORMACT_ROW_WARP:
-      return plan.vectors <= 4   ? run(warp, small, four)
-             : plan.vectors <= 6 ? run(warp, small, six)
-                                 : run(warp, small, eight);
-    case NORMACT_ROW_BLOCK:
-      if (plan.threads > 256) return run(block, large, eight);
-      return plan.vectors <= 6 ? run(block, medium, six) : run(block, medium, eight);
-    default:
-      if (plan.threads > 256) return run(cluster, large, eight);
-      return plan.vectors <= 6 ? run(cluster, medium, six) : run(cluster, medium, eight);
+  const Operand& parameter = p.weight.data != nullptr ? p.weight : p.bias;  // both have one dtype here
+  if (plan.vectors > 4) return run(Constant<8>{}, std::false_type{});
+  if constexpr (sizeof(T) == 2) {
+    if (parameter.data != nullptr && parameter.dtype != p.dtype) return run(Constant<4>{}, std::false_type{});
+  }
+  return run(Constant<4>{}, std::true_type{});
+}
+
+/// Rows at any alignment. The planner's sizes are the ones listed here.
+template <class T, NormKind kKind>
+Status launch_row_runs(const RowForward& p, const RowPlan& plan, const Launch& launch) {
+  const RowGeometry& g = p.geometry;
+  ForwardRunTiles tiles;
+  tiles.input[0] = RunTensor(p.x, g);
+  tiles.input[1] = RunTensor(p.residual, g);
+  tiles.output[0] = RunTensor(p.y, g);
+  tiles.output[1] = RunTensor(p.residual_out, g);
+  tiles.layout = run_layout(g.cols, p.dtype, plan.rows_per_block, plan.dense);
+  tiles.lanes = plan.threads_per_row;
+  tiles.rows = plan.rows_per_block;
+  tiles.count = static_cast<int>((g.rows + plan.rows_per_block - 1) / plan.rows_per_block);
+  tiles.last_rows = static_cast<int>(g.rows - int64_t{tiles.count - 1} * tiles.rows);
+  tiles.stages = plan.stages;
+  tiles.dense = plan.dense;
+  tiles.residual = p.residual.data != nullptr;
+  const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
+                          plan.shared_bytes};
+  constexpr int kMostRuns = sizeof(T) == 2 ? 3 : 2;
+  const auto run = [&](auto lanes) {
+    const char* name = "row norm forward kernel launch";
+    const Scalars<Accumulator<T>> scalars(p);
+    if constexpr (sizeof(T) == 2 && lanes() != 1) {
+      if (plan.vectors == 3 || lanes() > kWarp)
+        return launch_kernel<row_forward_runs_kernel<T, kKind, lanes(), 3>>(name, shape, launch, p, tiles, scalars);
+    }
+    constexpr int kLanes = sizeof(T) == 2 && lanes() > kWarp ? 0 : lanes();
+    return launch_kernel<row_forward_runs_kernel<T, kKind, kLanes, 2>>(name, shape, launch, p, tiles, scalars);
+  };
+  if (plan.variant == NORMACT_ROW_BLOCK) {
+    // Rows just over a power of two have kernels of their own.
+    if constexpr (sizeof(T) < 8) {
+      switch (plan.vectors == kMostRuns ? plan.threads_per_row : 0) {
+        case 64: return run(Constant<64>{});
+        case 128: return run(Constant<128>{});
+        case 256: return run(Constant<256>{});
+        default: break;
+      }
+    }
+    return run(Constant<0>{});
+  }
+  switch (plan.threads_per_row) {
+    case 1: return run(Constant<1>{});
+    case 2: return run(Constant<2>{});
+    case 4: return run(Constant<4>{});
+    case 8: return run(Constant<8>{});
+    case 16: return run(Constant<16>{});
+    default: return run(Constant<32>{});
   }
 }
 
@@ -46,10 +124,9 @@ template <class T, NormKind kKind, bool kPacks>
 Status launch_row_stream(const RowForward& p, const LaunchShape& shape, const Launch& launch) {
   const char* name = "row norm forward kernel launch";
   const Scalars<Accumulator<T>> scalars(p);
-  return shape.cluster > 1 ? launch_kernel<row_stream_forward_kernel<T, kKind, Scope::cluster, kPacks>>(
-                                 name, shape, launch, p, scalars)
-                           : launch_kernel<row_stream_forward_kernel<T, kKind, Scope::block, kPacks>>(
-                                 name, shape, launch, p, scalars);
+  return shape.cluster > 1
+             ? launch_kernel<row_stream_forward_kernel<T, kKind, true, kPacks>>(name, shape, launch, p, scalars)
+             : launch_kernel<row_stream_forward_kernel<T, kKind, false, kPacks>>(name, shape, launch, p, scalars);
 }
 
 template <class T, NormKind kKind>
@@ -61,15 +138,8 @@ Status launch_row_forward_kind(const RowForward& p, const RowPlan& plan, const L
     return packs ? launch_row_stream<T, kKind, true>(p, shape, launch)
                  : launch_row_stream<T, kKind, false>(p, shape, launch);
   }
-  const Operand& parameter = p.weight.data != nullptr ? p.weight : p.bias;  // both have one dtype here
-  if constexpr (sizeof(T) == 2) {
-    if (parameter.data != nullptr && parameter.dtype != p.dtype) {
-      return packs ? launch_row_registers<T, kKind, false, true>(p, plan, shape, launch)
-                   : launch_row_registers<T, kKind, true, true>(p, plan, shape, launch);
-    }
-  }
-  return packs ? launch_row_registers<T, kKind, false, false>(p, plan, shape, launch)
-               : launch_row_registers<T, kKind, true, false>(p, plan, shape, launch);
+  if (plan.variant == NORMACT_ROW_CLUSTER) return launch_row_cluster<T, kKind>(p, plan, shape, launch);
+  return packs ? launch_row_packs<T, kKind>(p, plan, launch) : launch_row_runs<T, kKind>(p, plan, launch);
 }
 
 template <class T>

@@ -29,10 +29,12 @@ constexpr int kPackBytes = 16;
 template <class T>
 constexpr int kPackSize = kPackBytes / static_cast<int>(sizeof(T));
 
-/// 16 bytes of consecutive elements, as one access moves them.
+/// 16 bytes of consecutive elements, as one access moves them. 16-bit elements lie in pairs, so that choosing between
+/// two packs moves whole registers.
 template <class T>
 struct alignas(kPackBytes) Pack {
-  T element[kPackSize<T>];
+  using Word = std::conditional_t<sizeof(T) == 2, uint32_t, T>;
+  Word word[kPackSize<Word>];
 };
 
 template <class To, class From>
@@ -56,39 +58,34 @@ __device__ __forceinline__ __nv_bfloat16 convert<__nv_bfloat16, float>(float val
   return __float2bfloat16_rn(value);
 }
 
-/// Two neighbours at once: one conversion instruction for a pair of 16-bit values.
-template <class T, class A>
-__device__ __forceinline__ void convert_pair(T* out, A low, A high) {
-  out[0] = convert<T>(low);
-  out[1] = convert<T>(high);
-}
-template <>
-__device__ __forceinline__ void convert_pair<__half, float>(__half* out, float low, float high) {
-  *reinterpret_cast<__half2*>(out) = __floats2half2_rn(low, high);
-}
-template <>
-__device__ __forceinline__ void convert_pair<__nv_bfloat16, float>(__nv_bfloat16* out, float low, float high) {
-  *reinterpret_cast<__nv_bfloat162*>(out) = __floats2bfloat162_rn(low, high);
+/// Two neighbours of a 16-bit type at once: one instruction.
+template <class T>
+__device__ __forceinline__ uint32_t convert_pair(float low, float high) {
+  if constexpr (std::is_same_v<T, __half>) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
 }
 
+/// value[0 .. kPackSize<T>) = the pack's elements.
 template <class A, class T>
-__device__ __forceinline__ void unpack(const Pack<T>& pack, A (&value)[kPackSize<T>]) {
-  if constexpr (sizeof(T) == 2) {  // by pairs: one instruction an element, without taking the pair apart first
+__device__ __forceinline__ void unpack(const Pack<T>& pack, A* value) {
 #pragma unroll
-    for (int j = 0; j < kPackSize<T>; j += 2) {
-      const uint32_t pair = *reinterpret_cast<const uint32_t*>(&pack.element[j]);
-      if constexpr (std::is_same_v<T, __nv_bfloat16>) {  // bf16 is the upper half of fp32
-        value[j] = __uint_as_float(pair << 16);
-        value[j + 1] = __uint_as_float(pair & 0xffff0000u);
-      } else {
-        const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&pair));
-        value[j] = both.x;
-        value[j + 1] = both.y;
-      }
+  for (int j = 0; j < kPackSize<typename Pack<T>::Word>; ++j) {
+    const auto word = pack.word[j];
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {  // bf16 is the upper half of fp32
+      value[2 * j] = __uint_as_float(word << 16);
+      value[2 * j + 1] = __uint_as_float(word & 0xffff0000u);
+    } else if constexpr (std::is_same_v<T, __half>) {
+      const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&word));
+      value[2 * j] = both.x;
+      value[2 * j + 1] = both.y;
+    } else {
+      value[j] = static_cast<A>(word);
     }
-  } else {
-#pragma unroll
-    for (int j = 0; j < kPackSize<T>; ++j) value[j] = convert<A>(pack.element[j]);
   }
 }
 
@@ -96,8 +93,22 @@ template <class T, class A>
 __device__ __forceinline__ Pack<T> to_pack(const A (&value)[kPackSize<T>]) {
   Pack<T> pack;
 #pragma unroll
-  for (int j = 0; j < kPackSize<T>; j += 2) convert_pair(&pack.element[j], value[j], value[j + 1]);
+  for (int j = 0; j < kPackSize<typename Pack<T>::Word>; ++j) {
+    if constexpr (sizeof(T) == 2) {
+      pack.word[j] = convert_pair<T>(value[2 * j], value[2 * j + 1]);
+    } else {
+      pack.word[j] = value[j];
+    }
+  }
   return pack;
+}
+
+template <class T, class A>
+__device__ __forceinline__ Pack<T> constant_pack(A constant) {
+  A value[kPackSize<T>];
+#pragma unroll
+  for (int j = 0; j < kPackSize<T>; ++j) value[j] = constant;
+  return to_pack<T>(value);
 }
 
 /// 1 / sqrt(value): the hardware's estimate (2^-22.9) and one Newton step, within one ulp for less than half the

@@ -8,13 +8,15 @@
 
 namespace normact::cuda {
 
-/// The partial sums in the workspace: `rows` rows of `cols` for dweight if it is wanted, then the same for dbias.
+/// The partial sums in the workspace: `rows` rows of `cols` for dweight if it is wanted, then the same for dbias. A
+/// single row would be the result already: then the sums go straight to dweight and dbias.
 template <class A>
 struct Partials {
   A* dweight;  // this block's row; null if not wanted
   A* dbias;
+  bool single;
 
-  __host__ __device__ Partials(const RowBackward& p, void* workspace, int64_t rows, int64_t row) {
+  __host__ __device__ Partials(const RowBackward& p, void* workspace, int64_t rows, int64_t row) : single(rows == 1) {
     A* next = static_cast<A*>(workspace);
     const int64_t size = rows * p.geometry.cols;
     dweight = p.dweight.data != nullptr ? next + row * p.geometry.cols : nullptr;
@@ -22,28 +24,34 @@ struct Partials {
     dbias = p.dbias.data != nullptr ? next + row * p.geometry.cols : nullptr;
   }
 
-  /// Adds up what the block's groups of `lanes` threads hold for `cols` columns from `first` on, in the order of the
-  /// groups. store_*(columns) writes a thread's sums to its group's row. All threads of the block call it.
-  template <class StoreWeight, class StoreBias>
-  __device__ void write_block(void* shared, StoreWeight store_dweight, StoreBias store_dbias, int lanes, int64_t first,
-                              int cols) {
-    write_one(shared, dweight, store_dweight, lanes, first, cols);
-    write_one(shared, dbias, store_dbias, lanes, first, cols);
+  /// Adds up what the `parts` parts of the block hold for `cols` columns from `first` on, in the order of the parts.
+  /// store_*(columns) writes a thread's sums to the columns of its part. All threads of the block call it.
+  template <class T, class StoreWeight, class StoreBias>
+  __device__ void write_block(const RowBackward& p, void* shared, StoreWeight store_dweight, StoreBias store_dbias,
+                              int part, int parts, int64_t first, int cols) {
+    write_one<T>(p.dweight, shared, dweight, store_dweight, part, parts, first, cols);
+    write_one<T>(p.dbias, shared, dbias, store_dbias, part, parts, first, cols);
   }
 
  private:
-  template <class Store>
-  static __device__ void write_one(void* shared, A* to, Store store, int lanes, int64_t first, int cols) {
-    if (to == nullptr) return;
+  template <class T, class Store>
+  __device__ void write_one(const Operand& result, void* shared, A* to, Store store, int part, int parts, int64_t first,
+                            int cols) {
+    if (result.data == nullptr) return;
     A* memory = static_cast<A*>(shared);
-    const int groups = blockDim.x / lanes;
     __syncthreads();  // what was in the shared memory is no longer read
-    store(memory + static_cast<int>(threadIdx.x) / lanes * cols);
+    store(memory + part * cols);
     __syncthreads();
-    for (int column = threadIdx.x; column < cols; column += blockDim.x) {
+    const int threads = blockDim.x * blockDim.y;
+    for (int column = threadIdx.y * blockDim.x + threadIdx.x; column < cols; column += threads) {
       A total = memory[column];
-      for (int group = 1; group < groups; ++group) total += memory[group * cols + column];
-      to[first + column] = total;
+#pragma unroll 4
+      for (int i = 1; i < parts; ++i) total += memory[i * cols + column];
+      if (single) {
+        store_parameter<T>(result, (first + column) * result.col_stride[0], total);
+      } else {
+        to[first + column] = total;
+      }
     }
   }
 };

@@ -6,6 +6,7 @@
 
 #include <cooperative_groups.h>
 
+#include "cuda/memory.cuh"
 #include "math/moments.h"
 
 namespace normact::cuda {
@@ -15,25 +16,25 @@ constexpr int kWarp = 32;
 constexpr int kMaxWarps = 32;
 constexpr int kMaxCluster = 16;
 
-/// The lanes of a warp that belong to this thread's group of `lanes` neighbours (a power of two up to 32). Groups of
-/// one warp may make different numbers of turns, so they must not name each other's lanes.
-__device__ __forceinline__ unsigned group_mask(int lanes) {
-  return lanes >= kWarp ? kFullWarp : ((1u << lanes) - 1) << (threadIdx.x % kWarp / lanes * lanes);
+/// Sum over groups of kLanes neighbours (a power of two up to 32); the whole warp takes part.
+template <int kLanes, class A>
+__device__ __forceinline__ A lane_sum(A value) {
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset >>= 1) value += __shfl_xor_sync(kFullWarp, value, offset);
+  return value;
 }
 
-/// Sum over such a group.
-template <class A>
-__device__ __forceinline__ A lane_sum(A value, int lanes) {
-  const unsigned mask = group_mask(lanes);
-  for (int offset = lanes >> 1; offset > 0; offset >>= 1) value += __shfl_xor_sync(mask, value, offset);
+/// Sum over the groups of kLanes lanes in a warp: every lane adds up what the lanes in its place hold.
+template <int kLanes, class A>
+__device__ __forceinline__ A sum_over_groups(A value) {
+#pragma unroll
+  for (int offset = kLanes; offset < kWarp; offset <<= 1) value += __shfl_xor_sync(kFullWarp, value, offset);
   return value;
 }
 
 template <class A>
 __device__ __forceinline__ A warp_sum(A value) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset >>= 1) value += __shfl_xor_sync(kFullWarp, value, offset);
-  return value;
+  return lane_sum<kWarp>(value);
 }
 
 /// A barrier among `threads` (a multiple of 32) threads that call it with the same id in 1..15; id 0 is the block's.
@@ -49,32 +50,40 @@ __device__ __forceinline__ void allow_next_kernel() {
 #endif
 }
 
-/// Sum of each of kCount values over the `warps` warps of a group. `scratch` holds kCount * warps values and may be
-/// used again once every thread of the group has passed another barrier of the group.
+/// Where the warps of each of a block's groups leave their sums of kCount values.
+template <class A, int kCount>
+struct GroupScratch {
+  static constexpr int kWarps = 16 / static_cast<int>(sizeof(A)) / kCount;  // warps whose sums one access reads
+  static constexpr int kMost = 16;                                          // warps in a block
+  // A group's slots are padded to whole accesses; the smallest group of several warps is two.
+  alignas(16) A slot[(kMost + kMost / 2 * (kWarps - 1)) * kCount];
+
+  __device__ __forceinline__ A* slots(int group, int warps) {
+    return slot + group * ((warps + kWarps - 1) / kWarps * kWarps * kCount);
+  }
+};
+
+/// Sum of each of kCount values over the `warps` warps of a group. `slots` may be used again once every thread of the
+/// group has passed another barrier of the group.
 template <int kCount, class A>
-__device__ __forceinline__ void group_sum(A (&value)[kCount], A* scratch, int warp, int warps, int barrier) {
+__device__ __forceinline__ void group_sum(A (&value)[kCount], A* slots, int warp, int warps, int barrier) {
+  constexpr int kWarps = GroupScratch<A, kCount>::kWarps;
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    value[i] = warp_sum(value[i]);
-    if (lane == 0) scratch[i * warps + warp] = value[i];
+  for (int i = 0; i < kCount; ++i) value[i] = warp_sum(value[i]);
+  if (lane == 0 || (warp == warps - 1 && lane < kWarps - warp % kWarps)) {  // zeros up to a whole access
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) slots[(warp + lane) * kCount + i] = lane == 0 ? value[i] : A(0);
   }
   group_barrier(barrier, warps * kWarp);
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    value[i] = scratch[i * warps];
-    for (int w = 1; w < warps; ++w) value[i] += scratch[i * warps + w];
+  for (int i = 0; i < kCount; ++i) value[i] = A(0);
+#pragma unroll 4
+  for (int w = 0; w < warps; w += kWarps) {
+    const auto sums = load_shared_pack<A>(shared_address(slots + w * kCount));
+#pragma unroll
+    for (int i = 0; i < kWarps * kCount; ++i) value[i % kCount] += sums.word[i];
   }
-}
-
-/// The moments of `parts` disjoint sets together: Chan's formula for many sets at once, in a fixed order. In fp64, so
-/// that the means' own rounding does not show where they are far larger than their differences.
-__device__ inline Moments<double> merge_all(const Moments<double>* part, int parts, double count) {
-  Moments<double> total{0, 0, count};
-  for (int i = 0; i < parts; ++i) total.mean += part[i].count * part[i].mean;
-  total.mean /= count;
-  for (int i = 0; i < parts; ++i) total.m2 += recentred(part[i], total.mean);
-  return total;
 }
 
 #if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)

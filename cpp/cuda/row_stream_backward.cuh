@@ -16,7 +16,7 @@ namespace normact::cuda {
 constexpr int kApplyThreads = 256;
 constexpr int kApplyUnroll = 4;  // rows in flight a thread
 
-/// c1 = E[g] and c2 = E[g * xhat] of one row.
+/// c1 = rstd * E[g] and c2 = rstd * E[g * xhat] of one row.
 template <class A>
 struct GradientMeans {
   A c1;
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   using Io = StridedUnit<T, kPacks>;
   constexpr int kSize = Io::kSize;
   const RowGeometry& g = p.geometry;
-  __shared__ A scratch[2 * kMaxWarps];
+  __shared__ GroupScratch<A, 2> scratch;
   const int64_t row = blockIdx.x;
   const T* x = any_row_pointer<const T>(p.x, g, row);
   const T* dy = any_row_pointer<const T>(p.dy, g, row);
@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(kMaxRowThreads)
       sum[1] += gradient * normalized(x_value[j], mean, rstd);
     }
   }
-  group_sum(sum, scratch, threadIdx.x / kWarp, blockDim.x / kWarp, 0);
-  if (threadIdx.x == 0) means[row] = {sum[0] / scalars.cols, sum[1] / scalars.cols};
+  group_sum(sum, scratch.slots(0, blockDim.x / kWarp), threadIdx.x / kWarp, blockDim.x / kWarp, 0);
+  if (threadIdx.x == 0) means[row] = {rstd * sum[0] / scalars.cols, rstd * sum[1] / scalars.cols};
 }
 
 template <class T, NormKind kKind, bool kPacks>

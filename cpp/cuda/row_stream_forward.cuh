@@ -60,7 +60,7 @@ struct StridedUnit {
 };
 
 /// Merges the moments of all threads of the block, and of the cluster; every thread gets the result.
-template <Scope kScope>
+template <bool kCluster>
 __device__ Moments<double> merge_over_row(Moments<double> mine) {
   __shared__ Moments<double> warps[kMaxWarps];
 #pragma unroll
@@ -74,7 +74,7 @@ __device__ Moments<double> merge_over_row(Moments<double> mine) {
   __syncthreads();
   Moments<double> total = warps[0];
   for (int w = 1; w < blockDim.x / kWarp; ++w) total = merge(total, warps[w]);
-  if constexpr (kScope == Scope::cluster) {
+  if constexpr (kCluster) {
 #if __CUDA_ARCH__ >= 900
     __shared__ Moments<double> slices[kMaxCluster];
     cg::cluster_group cluster = cg::this_cluster();
@@ -88,7 +88,7 @@ __device__ Moments<double> merge_over_row(Moments<double> mine) {
   return total;
 }
 
-template <class T, NormKind kKind, Scope kScope, bool kPacks>
+template <class T, NormKind kKind, bool kCluster, bool kPacks>
 __global__ void __launch_bounds__(kMaxRowThreads)
     row_stream_forward_kernel(const __grid_constant__ RowForward p, const Scalars<Accumulator<T>> scalars) {
   using A = Accumulator<T>;
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   int64_t begin = 0;  // this block's slice, in units
   int64_t end = g.cols / kSize;
   bool leader = threadIdx.x == 0;
-  if constexpr (kScope == Scope::cluster) {
+  if constexpr (kCluster) {
 #if __CUDA_ARCH__ >= 900
     cg::cluster_group cluster = cg::this_cluster();
     cluster.barrier_arrive();
@@ -165,9 +165,9 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     const double exact_mean = kKind == NormKind::layer ? mean + static_cast<double>(left) / count : 0.0;
     moments = merge(moments, Moments<double>{exact_mean, squares, count});
   }
-  moments = merge_over_row<kScope>(moments);
+  moments = merge_over_row<kCluster>(moments);
   const A mean = static_cast<A>(moments.mean);
-  const A rstd = reciprocal_std(static_cast<A>(moments.m2), scalars.cols, scalars.eps,
+  const A rstd = reciprocal_std(static_cast<A>(moments.m2) / scalars.cols, scalars.eps,
                                 [](A value) { return reciprocal_sqrt(value); });
   if (leader) {
     if (p.mean.data != nullptr) *any_row_pointer<A>(p.mean, g, row) = mean;

@@ -31,10 +31,10 @@ NORMACT_HD N recentred(const Moments<N>& a, N centre) {
   return a.m2 + a.count * shift * shift;
 }
 
-/// rstd of a set with this sum of (centred) squares.
+/// rstd of a set with this mean of (centred) squares.
 template <class N, class Rsqrt>
-NORMACT_HD N reciprocal_std(N squares, N count, N eps, Rsqrt rsqrt) {
-  return rsqrt(squares / count + eps);
+NORMACT_HD N reciprocal_std(N mean_square, N eps, Rsqrt rsqrt) {
+  return rsqrt(mean_square + eps);
 }
 
 }  // namespace normact

@@ -25,11 +25,11 @@ NORMACT_HD N affine(N xhat, N weight, N bias) {
   return xhat * weight + bias;
 }
 
-/// dx = rstd * (g - c1 - xhat * c2), with g = dy * weight, c1 = E[g] (0 when the norm does not centre), c2 = E[g*xhat].
-/// The gradient of every norm in this library with respect to its input.
+/// dx = rstd * (g - E[g] - xhat * E[g * xhat]) with g = dy * weight, the gradient of every norm in this library with
+/// respect to its input: c1 = rstd * E[g] (0 when the norm does not centre), c2 = rstd * E[g * xhat].
 template <class N>
 NORMACT_HD N input_gradient(N g, N xhat, N rstd, N c1, N c2) {
-  return rstd * (g - c1 - xhat * c2);
+  return rstd * g - (xhat * c2 + c1);
 }
 
 }  // namespace normact

@@ -55,17 +55,21 @@ struct Golden {
 }  // namespace
 
 TEST(plans_of_an_h200) {
-  constexpr RowAccess kPacks = RowAccess::packs, kStaged = RowAccess::staged, kStrided = RowAccess::strided;
+  constexpr RowAccess kPacks = RowAccess::packs, kRuns = RowAccess::runs, kStrided = RowAccess::strided;
   const std::vector<Golden> table = {
-      {64, DType::bf16, kPacks, NORMACT_ROW_WARP, 2, 4, 1, NORMACT_ROW_WARP, 2, 4, 1},
-      {768, DType::bf16, kPacks, NORMACT_ROW_WARP, 16, 6, 1, NORMACT_ROW_WARP, 32, 3, 1},
-      {1024, DType::f32, kPacks, NORMACT_ROW_WARP, 32, 8, 1, NORMACT_ROW_BLOCK, 64, 4, 1},
-      {4096, DType::bf16, kPacks, NORMACT_ROW_BLOCK, 64, 8, 1, NORMACT_ROW_BLOCK, 128, 4, 1},
-      {16384, DType::bf16, kPacks, NORMACT_ROW_BLOCK, 256, 8, 1, NORMACT_ROW_BLOCK, 512, 4, 1},
-      {65536, DType::bf16, kPacks, NORMACT_ROW_CLUSTER, 256, 8, 4, NORMACT_ROW_CLUSTER, 512, 4, 4},
-      {262144, DType::bf16, kPacks, NORMACT_ROW_CLUSTER, 256, 8, 16, NORMACT_ROW_CLUSTER, 512, 4, 16},
-      {33, DType::bf16, kStaged, NORMACT_ROW_WARP, 2, 4, 1, NORMACT_ROW_WARP, 4, 2, 1},
-      {4097, DType::bf16, kStaged, NORMACT_ROW_BLOCK, 96, 6, 1, NORMACT_ROW_BLOCK, 288, 2, 1},
+      {64, DType::bf16, kPacks, NORMACT_ROW_WARP, 4, 2, 1, NORMACT_ROW_WARP, 4, 2, 1},
+      {768, DType::bf16, kPacks, NORMACT_ROW_WARP, 32, 3, 1, NORMACT_ROW_WARP, 32, 3, 1},
+      {1024, DType::f32, kPacks, NORMACT_ROW_BLOCK, 64, 4, 1, NORMACT_ROW_BLOCK, 64, 4, 1},
+      {1280, DType::bf16, kPacks, NORMACT_ROW_BLOCK, 32, 5, 1, NORMACT_ROW_BLOCK, 64, 3, 1},
+      {4096, DType::bf16, kPacks, NORMACT_ROW_BLOCK, 128, 4, 1, NORMACT_ROW_BLOCK, 192, 3, 1},
+      {6144, DType::bf16, kPacks, NORMACT_ROW_BLOCK, 128, 6, 1, NORMACT_ROW_BLOCK, 256, 3, 1},
+      {16384, DType::bf16, kPacks, NORMACT_ROW_CLUSTER, 512, 4, 1, NORMACT_ROW_CLUSTER, 512, 2, 2},
+      {65536, DType::bf16, kPacks, NORMACT_ROW_CLUSTER, 512, 4, 4, NORMACT_ROW_CLUSTER, 512, 2, 8},
+      {262144, DType::bf16, kPacks, NORMACT_ROW_CLUSTER, 512, 4, 16, NORMACT_ROW_CLUSTER, 512, 4, 16},
+      {33, DType::bf16, kRuns, NORMACT_ROW_WARP, 2, 3, 1, NORMACT_ROW_WARP, 2, 3, 1},
+      {257, DType::f32, kRuns, NORMACT_ROW_WARP, 16, 2, 1, NORMACT_ROW_WARP, 16, 2, 1},
+      {4097, DType::bf16, kRuns, NORMACT_ROW_BLOCK, 256, 3, 1, NORMACT_ROW_BLOCK, 256, 3, 1},
+      {8191, DType::f32, kRuns, NORMACT_ROW_BLOCK, 480, 2, 1, NORMACT_ROW_BLOCK, 480, 2, 1},
       {4096, DType::f32, kStrided, NORMACT_ROW_STREAM, 512, 0, 1, NORMACT_ROW_STREAM, 512, 0, 1},
       {4194304, DType::f32, kPacks, NORMACT_ROW_STREAM, 512, 0, 8, NORMACT_ROW_STREAM, 512, 0, 0},
   };
@@ -86,7 +90,7 @@ TEST(plans_of_an_h200) {
 
 TEST(how_a_row_is_summed_does_not_depend_on_the_number_of_rows) {
   for (const int64_t cols : {8, 64, 768, 1000, 4096, 16384, 65536, 1 << 20}) {
-    for (const RowAccess access : {RowAccess::packs, RowAccess::staged, RowAccess::strided}) {
+    for (const RowAccess access : {RowAccess::packs, RowAccess::runs, RowAccess::strided}) {
       const RowPlan one = forward(request(1, cols, DType::bf16, access));
       const RowPlan one_back = backward(request(1, cols, DType::bf16, access));
       for (const int64_t rows : {2, 131, 132, 133, 65536, 1 << 24}) {
@@ -107,16 +111,18 @@ TEST(every_plan_covers_its_row_and_fits_the_device) {
       const int pack = 16 / size_of(dtype);
       for (int64_t cols = 1; cols < 300000; cols += 1 + cols / 7) {
         for (const bool residual : {false, true}) {
-          const RowAccess access = cols % pack == 0 ? RowAccess::packs : RowAccess::staged;
+          const RowAccess access = cols % pack == 0 ? RowAccess::packs : RowAccess::runs;
           RowRequest r = request(5000, cols, dtype, access);
           r.residual = residual;
           const int64_t packs = (cols + pack - 1) / pack;
           for (const RowPlan& plan : {forward(r, device), backward(r, device)}) {
             CHECK(plan.shared_bytes <= device.shared_memory_block);
-            CHECK(plan.threads >= 32 && plan.threads <= 512 && plan.threads % 32 == 0);
+            CHECK(plan.threads >= 32 && plan.threads <= 576 && plan.threads % 32 == 0);
             CHECK(plan.blocks >= 1);
             if (plan.variant == NORMACT_ROW_STREAM) continue;
-            CHECK(int64_t{plan.threads_per_row} * plan.vectors * plan.cluster >= packs);
+            // Runs of at least three elements; the launchers know how long they are.
+            const int64_t held = int64_t{plan.threads_per_row} * plan.vectors * plan.cluster;
+            CHECK(access == RowAccess::packs ? held >= packs : held * 9 >= cols);
             CHECK(plan.cluster == 1 || device.compute_capability >= 90);
           }
         }

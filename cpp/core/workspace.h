@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scratch memory that a caller lends to one call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/message.h"
+#include "core/status.h"
+
+namespace normact {
+
+struct Workspace {
+  void* data;
+  size_t bytes;
+};
+
+constexpr uintptr_t kWorkspaceAlignment = 256;
+
+/// WORKSPACE_TOO_SMALL unless the workspace has so many bytes, aligned.
+inline Status check_workspace(const Workspace& given, size_t needed) {
+  if (needed == 0) return {};
+  const auto fail = [needed](const auto&... parts) -> Status {
+    return {NORMACT_WORKSPACE_TOO_SMALL,
+            text(parts..., "; expected ", needed, " bytes, ", kWorkspaceAlignment, "-byte aligned")};
+  };
+  if (given.data == nullptr) return fail("exec->workspace is NULL");
+  if (given.bytes < needed) return fail("exec->workspace_bytes is ", given.bytes);
+  if (reinterpret_cast<uintptr_t>(given.data) % kWorkspaceAlignment != 0) return fail("exec->workspace is misaligned");
+  return {};
+}
+
+}  // namespace normact

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the warps of a cluster add up two sums of a row while they work on other rows (sm_90).
+//
+// Turn     a row of a cluster's; every warp contributes its part of a turn, and some rows later asks for the whole.
+//          kExchangeDepth turns have memory of their own. A warp contributes to turn i + 1 before it asks for turn i,
+//          never to more. So whoever contributes to turn i + kExchangeDepth knows that everybody has long read turn i:
+//          nobody ever waits for a slot to be free.
+// Barriers mbarriers in shared memory only; what goes to another block counts as bytes of that block's barrier, so that
+//          its arrival is the signal. cluster_arrive() / cluster_wait() before the first contribution (every block has
+//          initialised its barriers) and after the last turn (nobody's memory goes away while a peer writes to it).
+// Order    sums are taken over fixed slots in a fixed order: every run gives the same bits.
+#pragma once
+
+#include "cuda/memory.cuh"
+#include "cuda/reduce.cuh"
+#include "cuda/tile_ring.cuh"
+
+namespace normact::cuda {
+
+constexpr int kExchangeDepth = 4;
+constexpr int kClusterWarps = 16;  // of a block that work on rows
+
+/// Two sums that travel in one access.
+template <class N>
+struct alignas(2 * sizeof(N)) SumPair {
+  N first;
+  N second;
+};
+
+#if __CUDA_ARCH__ >= 900
+
+/// This thread is ready for the cluster to go on; cluster_wait() waits until all threads of all its blocks are.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+/// What a shared address of this block is in another block of the cluster.
+__device__ __forceinline__ SharedAddress address_in_block(SharedAddress here, int block) {
+  SharedAddress there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(block));
+  return there;
+}
+
+/// Writes a pair to the slot and counts its bytes at the barrier, both in block `block`.
+template <class N>
+__device__ __forceinline__ void post(const SumPair<N>* slot, const Mbarrier* barrier, int block,
+                                     const SumPair<N>& pair) {
+  const SharedAddress to = address_in_block(shared_address(slot), block);
+  const SharedAddress signal = address_in_block(shared_address(barrier), block);
+  if constexpr (sizeof(N) == 8) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f64 [%0], {%1, %2}, [%3];" ::"r"(to),
+                 "d"(pair.first), "d"(pair.second), "r"(signal)
+                 : "memory");
+  } else {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+                 "f"(pair.first), "f"(pair.second), "r"(signal)
+                 : "memory");
+  }
+}
+
+/// Where in its memory a turn takes place, and how often that has been used before, modulo 2.
+struct ExchangeTurn {
+  int slot;
+  int parity;
+
+  __device__ __forceinline__ explicit ExchangeTurn(int turn)
+      : slot(turn % kExchangeDepth), parity(turn / kExchangeDepth & 1) {}
+};
+
+/// An exchange that one more warp of each block serves: it merges what the block's warps contribute, sends that to all
+/// blocks of the cluster, and merges what they send. In static shared memory. Sums travel in N; the answer is of A.
+template <class N, class A>
+class WarpExchange {
+ public:
+  /// All lanes of one warp.
+  __device__ __forceinline__ void init() {
+    const int lane = threadIdx.x % kWarp;
+    if (lane < kExchangeDepth) {
+      from_warps_[lane].init(kClusterWarps);
+      from_blocks_[lane].init(1);
+      answered_[lane].init(1);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+
+  /// A working warp's part of a turn.
+  __device__ __forceinline__ void contribute(int turn, int warp, const SumPair<N>& part) {
+    if (threadIdx.x % kWarp != 0) return;
+    const int slot = ExchangeTurn(turn).slot;
+    warps_[slot][warp] = part;
+    from_warps_[slot].arrive();
+  }
+
+  /// Waits for the turn's answer.
+  __device__ __forceinline__ SumPair<A> answer(int turn) {
+    const ExchangeTurn now(turn);
+    answered_[now.slot].wait(now.parity);
+    return answers_[now.slot];
+  }
+
+  /// The serving warp: merges the turn's parts. merge_warps and merge_blocks make one pair of a pair a lane, zeros
+  /// where there is no such warp or block, and give it to all lanes.
+  template <class MergeWarps, class MergeBlocks>
+  __device__ __forceinline__ SumPair<N> merge(int turn, int blocks, int rank, MergeWarps merge_warps,
+                                              MergeBlocks merge_blocks) {
+    const int lane = threadIdx.x % kWarp;
+    const ExchangeTurn now(turn);
+    if (blocks > 1 && lane == 0) {
+      from_blocks_[now.slot].arrive_and_expect(blocks * static_cast<int>(sizeof(SumPair<N>)));
+    }
+    from_warps_[now.slot].wait(now.parity);
+    SumPair<N> pair = merge_warps(lane < kClusterWarps ? warps_[now.slot][lane] : SumPair<N>{});
+    if (blocks == 1) return pair;
+    if (lane < blocks) post(&blocks_[now.slot][rank], &from_blocks_[now.slot], lane, pair);
+    from_blocks_[now.slot].wait(now.parity);
+    return merge_blocks(lane < blocks ? blocks_[now.slot][lane] : SumPair<N>{});
+  }
+
+  /// One lane of the serving warp.
+  __device__ __forceinline__ void publish(int turn, const SumPair<A>& answer) {
+    const int slot = ExchangeTurn(turn).slot;
+    answers_[slot] = answer;
+    answered_[slot].arrive();
+  }
+
+ private:
+  Mbarrier from_warps_[kExchangeDepth];
+  Mbarrier from_blocks_[kExchangeDepth];
+  Mbarrier answered_[kExchangeDepth];
+  SumPair<N> warps_[kExchangeDepth][kClusterWarps];
+  SumPair<N> blocks_[kExchangeDepth][kMaxCluster];
+  SumPair<A> answers_[kExchangeDepth];
+};
+
+/// An exchange without a serving warp, for kernels that have no registers to spare for one: every warp sends its part
+/// to all blocks of the cluster, and adds up all parts itself. The barriers are in static shared memory, the parts are
+/// not.
+template <class A>
+class DirectExchange {
+ public:
+  /// Shared bytes of the parts in a block of a cluster.
+  static __host__ __device__ constexpr int bytes(int blocks) {
+    return kExchangeDepth * blocks * kClusterWarps * static_cast<int>(sizeof(SumPair<A>));
+  }
+
+  /// All lanes of one warp.
+  __device__ __forceinline__ void init() {
+    if (threadIdx.x % kWarp < kExchangeDepth) arrived_[threadIdx.x % kWarp].init(1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+
+  __device__ __forceinline__ void contribute(int turn, void* shared, int warp, int blocks, int rank,
+                                             const SumPair<A>& part) {
+    const int lane = threadIdx.x % kWarp;
+    const int slot = ExchangeTurn(turn).slot;
+    const int parts = blocks * kClusterWarps;
+    if (warp == 0 && lane == 0) arrived_[slot].arrive_and_expect(parts * static_cast<int>(sizeof(SumPair<A>)));
+    const SumPair<A>* to = static_cast<SumPair<A>*>(shared) + slot * parts + rank * kClusterWarps + warp;
+    if (lane < blocks) post(to, &arrived_[slot], lane, part);
+  }
+
+  /// Waits for the turn's sums.
+  __device__ __forceinline__ SumPair<A> answer(int turn, const void* shared, int blocks) {
+    const ExchangeTurn now(turn);
+    const int parts = blocks * kClusterWarps;
+    arrived_[now.slot].wait(now.parity);
+    const SumPair<A>* from = static_cast<const SumPair<A>*>(shared) + now.slot * parts;
+    SumPair<A> sum{};
+#pragma unroll 4
+    for (int i = threadIdx.x % kWarp; i < parts; i += kWarp) {
+      const SumPair<A> part = from[i];
+      sum.first += part.first;
+      sum.second += part.second;
+    }
+    return {warp_sum(sum.first), warp_sum(sum.second)};
+  }
+
+ private:
+  Mbarrier arrived_[kExchangeDepth];
+};
+
+#endif
+
+}  // namespace normact::cuda

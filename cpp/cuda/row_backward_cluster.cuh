@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// Row norm backward of wide rows that are whole 16-byte packs: variant cluster (sm_90).
+//
+// Work     persistent clusters of one block a multiprocessor; a cluster owns every row of its own, its warps the same
+//          packs of each (cluster_row.cuh), so that dweight and dbias add up in registers. One warp a block more
+//          exchanges the sums (cluster_exchange.cuh); with more packs a thread there are no registers for one.
+// Bytes    each element of x, dy (and dresidual) is read once, dx written once; parameter sums write one row a cluster
+//          to the workspace, which parameter_sum.cuh adds up in a fixed order.
+// Pipeline rows come in ahead. A warp takes the sums of row i + 1 and then writes dx of row i, both from shared memory,
+//          so that a row's exchange takes place during another row's arithmetic.
+// Barriers none of the block or the cluster in the loop.
+#pragma once
+
+#include "core/plan.h"
+#include "cuda/cluster_exchange.cuh"
+#include "cuda/cluster_row.cuh"
+#include "cuda/memory.cuh"
+#include "cuda/parameter_sum.cuh"
+#include "cuda/reduce.cuh"
+#include "math/normalize.h"
+
+namespace normact::cuda {
+
+template <bool kServed>
+constexpr int kBackwardClusterThreads = (kClusterWarps + (kServed ? 1 : 0)) * kWarp;
+
+#if __CUDA_ARCH__ >= 900
+
+/// Mean (layer) and rstd of a row.
+template <class A>
+struct alignas(2 * sizeof(A)) RowStatistics {
+  A mean;
+  A rstd;
+};
+
+/// Those of a turn's row, if there is one.
+template <NormKind kKind, class A>
+__device__ __forceinline__ RowStatistics<A> load_statistics(const RowBackward& p, const RowDivisor& divisor,
+                                                            const ClusterShare& share, int turn) {
+  RowStatistics<A> statistics{A(0), A(0)};
+  if (turn < share.turns) {
+    const unsigned row = share.row(turn);
+    if constexpr (kKind == NormKind::layer) statistics.mean = *turn_pointer<const A>(p.mean, divisor, row);
+    statistics.rstd = *turn_pointer<const A>(p.rstd, divisor, row);
+  }
+  return statistics;
+}
+
+/// The serving warp of a block: answers with c1 and c2 of each of the cluster's rows. It also brings in the rows'
+/// statistics, those of turns 0 and 1 before the block's first barrier, others with the answer two turns before: the
+/// workers have no registers to load them ahead.
+template <NormKind kKind, class A>
+class BackwardServer {
+ public:
+  __device__ __forceinline__ BackwardServer(const RowBackward& p, const Scalars<A>& scalars, const ClusterShare& share,
+                                            RowStatistics<A>* shared)
+      : p_(p), scalars_(scalars), share_(share), shared_(shared), batch_(load(share.lane)), next_(batch_) {
+    if (share.lane < 2) shared[share.lane] = batch_;
+  }
+
+  __device__ __forceinline__ void run(WarpExchange<A, A>& exchange) {
+    const auto merge = [](const SumPair<A>& part) {
+      return SumPair<A>{warp_sum(part.first), kKind == NormKind::layer ? warp_sum(part.second) : A(0)};
+    };
+    A rstd = __shfl_sync(kFullWarp, batch_.rstd, 0), next_rstd = __shfl_sync(kFullWarp, batch_.rstd, 1);
+    for (int turn = 0; turn < share_.turns; ++turn) {
+      // Lane l has the statistics of turn l of 32; the next 32 are on their way by half of these.
+      const int later = turn + 2;
+      if (later % kWarp == kWarp / 2) next_ = load(later + kWarp / 2 + share_.lane);
+      if (later % kWarp == 0) batch_ = next_;
+      const RowStatistics<A> statistics{__shfl_sync(kFullWarp, batch_.mean, later % kWarp),
+                                        __shfl_sync(kFullWarp, batch_.rstd, later % kWarp)};
+      const SumPair<A> total = exchange.merge(turn, share_.blocks, share_.rank, merge, merge);
+      if (share_.lane == 0) {
+        shared_[later % kExchangeDepth] = statistics;
+        exchange.publish(
+            turn, {total.second * scalars_.reciprocal_cols * rstd, total.first * scalars_.reciprocal_cols * rstd});
+      }
+      rstd = next_rstd;
+      next_rstd = statistics.rstd;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ RowStatistics<A> load(int turn) const {
+    return load_statistics<kKind, A>(p_, scalars_.rows, share_, turn);
+  }
+
+  const RowBackward& p_;
+  const Scalars<A>& scalars_;
+  const ClusterShare& share_;
+  RowStatistics<A>* shared_;
+  RowStatistics<A> batch_;
+  RowStatistics<A> next_;
+};
+
+/// Writes a thread's sums of one parameter to its cluster's row of partials.
+template <class T, int kVectors, class A = Accumulator<T>>
+__device__ __forceinline__ void store_partials(A* row, const A (&sum)[kVectors][kPackSize<T>],
+                                               const ClusterShare& share) {
+  if (row == nullptr) return;
+  row += (share.first + share.lane) * kPackSize<T>;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (!share.valid(v)) continue;
+#pragma unroll
+    for (int j = 0; j < kPackSize<T>; j += kPackSize<A>) {
+      Pack<A> pack;
+#pragma unroll
+      for (int i = 0; i < kPackSize<A>; ++i) pack.word[i] = sum[v][j + i];
+      store_pack(row + v * kClusterStride<T> + j, pack);
+    }
+  }
+}
+
+#endif
+
+constexpr int kWideSumRows = 8;  // threads that share a pack of columns
+
+/// parameter_sum_kernel for many columns and few rows of partials, columns in whole packs.
+/// Work     a block sums 32 packs of the accumulator's columns of one parameter: 8 threads a pack, then one adds their
+///          sums in order.
+/// grid     (ceil(packs / 32), 2): y = 0 is dweight, y = 1 dbias; an absent one is skipped.
+template <class T>
+__global__ void __launch_bounds__(kWarp* kWideSumRows)
+    wide_parameter_sum_kernel(const __grid_constant__ RowBackward p, void* workspace, int64_t partial_rows) {
+  using A = Accumulator<T>;
+  constexpr int kSize = kPackSize<A>;
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();  // launched while the main kernel still runs
+#endif
+  const Partials<A> partials(p, workspace, partial_rows, 0);
+  const A* from = blockIdx.y == 0 ? partials.dweight : partials.dbias;
+  const Operand& to = blockIdx.y == 0 ? p.dweight : p.dbias;
+  if (to.data == nullptr) return;
+  __shared__ Pack<A> sums[kWideSumRows][kWarp];
+  const int64_t cols = p.geometry.cols;
+  const int64_t column = (static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x) * kSize;
+  Pack<A> sum{};
+  const auto add = [&](const Pack<A>& pack) {
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) sum.word[j] += pack.word[j];
+  };
+  if (column < cols) {
+#pragma unroll 4
+    for (int64_t row = threadIdx.y; row < partial_rows; row += kWideSumRows) {
+      add(load_pack(from + row * cols + column));
+    }
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y == 0 && column < cols) {
+#pragma unroll
+    for (int r = 1; r < kWideSumRows; ++r) add(sums[r][threadIdx.x]);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) store_parameter<T>(to, column + j, sum.word[j]);
+  }
+}
+
+/// Stored: the type of a weight that stays in registers (kHeld). kVectors: packs of a row that a thread owns at most.
+template <class T, NormKind kKind, class Stored, int kVectors, bool kHeld, bool kServed>
+__global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
+    row_backward_cluster_kernel(const __grid_constant__ RowBackward p, const Scalars<Accumulator<T>> scalars,
+                                const ClusterSplit split, void* workspace) {
+#if __CUDA_ARCH__ >= 900
+  using A = Accumulator<T>;
+  using Statistics = RowStatistics<A>;
+  constexpr int kSize = kPackSize<T>;
+  constexpr bool kLayer = kKind == NormKind::layer;
+  constexpr bool kBranchless = kHeld && kServed;  // where there are registers for several packs at once
+  extern __shared__ __align__(128) char shared[];
+  __shared__ std::conditional_t<kServed, WarpExchange<A, A>, DirectExchange<A>> exchange;
+  __shared__ Mbarrier full[kClusterWarps][kMaxStages];
+  __shared__ Statistics served[kExchangeDepth];  // of the rows worked on
+
+  const ClusterShare share(p.geometry.rows, static_cast<int>(p.geometry.cols) / kSize, split.packs_per_warp);
+  const bool serving = kServed && share.warp == kClusterWarps;
+  const bool residual = p.dresidual.data != nullptr;
+  char* parts = shared;  // of a direct exchange; then the rings
+  WarpRing ring(shared + (kServed ? 0 : DirectExchange<A>::bytes(share.blocks)), full[serving ? 0 : share.warp], share,
+                split.stages, residual ? 3 : 2);
+  const auto fetch = [&](int turn, int slot) {
+    if (turn >= share.turns || share.count == 0) return;
+    const auto copy = [&](int tensor, const Operand& operand) {
+      ring.copy(slot, tensor, turn_pointer<const T>(operand, scalars.rows, share.row(turn)) + share.first * kSize);
+    };
+    ring.expect(slot);
+    copy(0, p.x);
+    copy(1, p.dy);
+    if (residual) copy(2, p.dresidual);
+  };
+  if (share.warp == (kServed ? kClusterWarps : 0)) exchange.init();
+  if (!serving && share.lane == 0) {
+    ring.init();
+    fetch(0, 0);
+  }
+  if constexpr (kServed) {
+    if (serving) {
+      BackwardServer<kKind, A> server(p, scalars, share, served);
+      __syncthreads();
+      cluster_arrive();
+      cluster_wait();
+      server.run(exchange);
+      allow_next_kernel();
+      cluster_arrive();
+      cluster_wait();
+      return;
+    }
+  }
+  __syncthreads();
+  cluster_arrive();
+  if (share.lane == 0) {
+#pragma unroll 1
+    for (int s = 1; s < split.stages; ++s) fetch(s, s);
+  }
+  LaneParameter<T, Stored, kVectors, kHeld> weights(p.weight, share, A(1), scalars.weight_offset);
+  const bool bias = kLayer || p.dbias.data != nullptr;
+  A dweight[kVectors][kSize] = {}, dbias[kVectors][kSize] = {};
+  cluster_wait();
+
+  /// xhat, g = dy * weight and dy of pack v; for a pack that is not there dy and g are 0 and add nothing to any sum.
+  const auto read = [&](SharedAddress x, SharedAddress dy, int v, const Statistics& of, A(&xhat)[kSize],
+                        A(&gradient)[kSize], A(&value)[kSize]) {
+    A weight[kSize];
+    unpack(load_shared_pack_if<T>(!kBranchless || share.valid(v), x + v * kClusterStrideBytes), xhat);
+    unpack(load_shared_pack_if<T>(!kBranchless || share.valid(v), dy + v * kClusterStrideBytes), value);
+    weights.get(v, weight);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      xhat[j] = normalized(xhat[j], of.mean, of.rstd);
+      gradient[j] = value[j] * weight[j];
+    }
+  };
+  const auto contribute = [&](int turn, const RingPlace& place, const Statistics& of) {
+    A product = A(0), sum = A(0);
+    if (share.count > 0) {
+      ring.wait(place);
+      const SharedAddress x = ring.own(place.slot, 0), dy = ring.own(place.slot, 1);
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (!kBranchless && !share.valid(v)) continue;
+        A xhat[kSize], gradient[kSize], value[kSize];
+        read(x, dy, v, of, xhat, gradient, value);
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) {
+          product += gradient[j] * xhat[j];
+          if constexpr (kLayer) sum += gradient[j];
+          dweight[v][j] += value[j] * xhat[j];
+        }
+        if (bias) {
+#pragma unroll
+          for (int j = 0; j < kSize; ++j) dbias[v][j] += value[j];
+        }
+      }
+    }
+    SumPair<A> pair{warp_sum(product), A(0)};
+    if constexpr (kLayer) pair.second = warp_sum(sum);
+    if constexpr (kServed) {
+      exchange.contribute(turn, share.warp, pair);
+    } else {
+      exchange.contribute(turn, parts, share.warp, share.blocks, share.rank, pair);
+    }
+  };
+  const auto finish = [&](int turn, int slot, const Statistics& of) {
+    A c1, c2;
+    if constexpr (kServed) {
+      const SumPair<A> answer = exchange.answer(turn);
+      c1 = kLayer ? answer.first : A(0);
+      c2 = answer.second;
+    } else {
+      const SumPair<A> total = exchange.answer(turn, parts, share.blocks);
+      c1 = kLayer ? total.second * scalars.reciprocal_cols * of.rstd : A(0);
+      c2 = total.first * scalars.reciprocal_cols * of.rstd;
+    }
+    const SharedAddress x = ring.own(slot, 0), dy = ring.own(slot, 1);
+    T* dx = share.own(turn_pointer<T>(p.dx, scalars.rows, share.row(turn)));
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (!kBranchless && !share.valid(v)) continue;
+      A xhat[kSize], gradient[kSize], value[kSize];
+      read(x, dy, v, of, xhat, gradient, value);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) gradient[j] = input_gradient(gradient[j], xhat[j], of.rstd, c1, c2);
+      if (residual) {
+        unpack(load_shared_pack_if<T>(!kBranchless || share.valid(v), ring.own(slot, 2) + v * kClusterStrideBytes),
+               value);
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) gradient[j] += value[j];
+      }
+      if (share.valid(v)) store_pack(dx + v * kClusterStride<T>, to_pack<T>(gradient));
+    }
+    __syncwarp();
+    if (share.lane == 0) fetch(turn + split.stages, slot);
+  };
+  const auto statistics = [&](int turn) {
+    if constexpr (kServed)
+      return served[turn % kExchangeDepth];
+    else
+      return load_statistics<kKind, A>(p, scalars.rows, share, turn);
+  };
+  RingPlace place{0, 0};
+  Statistics current = statistics(0), next = statistics(1);
+  contribute(0, place, current);
+  for (int turn = 0; turn < share.turns; ++turn) {
+    const RingPlace next_place = place.next(split.stages);
+    if constexpr (kServed) {
+      if (turn + 1 < share.turns) contribute(turn + 1, next_place, statistics(turn + 1));
+      finish(turn, place.slot, statistics(turn));
+    } else {
+      const Statistics after = statistics(turn + 2);
+      if (turn + 1 < share.turns) contribute(turn + 1, next_place, next);
+      finish(turn, place.slot, current);
+      current = next;
+      next = after;
+    }
+    place = next_place;
+  }
+  allow_next_kernel();
+  const Partials<A> partials(p, workspace, share.clusters, share.cluster);
+  store_partials<T>(partials.dweight, dweight, share);
+  store_partials<T>(partials.dbias, dbias, share);
+  cluster_arrive();
+  cluster_wait();
+#endif
+}
+
+}  // namespace normact::cuda

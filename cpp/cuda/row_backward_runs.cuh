@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// Row norm backward of rows of any length at any element alignment (row_runs.cuh), sm_90: variants warp and block.
+//
+// Work     a persistent grid. A block works on a tile at a time, one row for each of its groups: kLanes lanes (warp) or
+//          whole warps (block, kLanes 0). A thread owns the same kRuns runs of every row it sees, so dweight and dbias
+//          add up in its registers, beside xhat and g of its row. Their weights are in registers, too, or in shared
+//          memory where that lets more rows be worked on at once (kShareWeights).
+// Bytes    each element of x, dy (and dresidual) is read once, dx written once; parameter sums write one row a block to
+//          the workspace, which parameter_sum.cuh adds up in a fixed order.
+// Barriers warp: none. block: one named barrier a row. And the mover's.
+#pragma once
+
+#include "core/plan.h"
+#include "cuda/memory.cuh"
+#include "cuda/parameter_sum.cuh"
+#include "cuda/reduce.cuh"
+#include "cuda/row_runs.cuh"
+#include "math/normalize.h"
+
+namespace normact::cuda {
+
+using BackwardRunTiles = RunTiles<3, 1>;  // x, dy, dresidual; dx
+
+template <class T>
+constexpr int kBackwardRun = backward_run(sizeof(T));
+
+#if __CUDA_ARCH__ >= 900
+template <class A>
+__device__ __forceinline__ void copy_value_async(A* shared, const A* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(shared)), "l"(global), "n"(sizeof(A))
+               : "memory");
+}
+
+/// The last warp of the block. Shared memory: the ring's slots, of the tiles and their means and rstds, then two output
+/// buffers.
+template <class T, bool kLayer, bool kDense>
+__device__ __forceinline__ void move_backward_tiles(const RowBackward& p, const BackwardRunTiles& tiles,
+                                                    const RowDivisor& divisor, char* ring, char* output, int slot_bytes,
+                                                    Mbarrier* full, Mbarrier* free) {
+  using A = Accumulator<T>;
+  const int lane = threadIdx.x % kWarp;
+  const int tile_bytes = tiles.layout.tile_bytes;
+  const auto fetch = [&](int tile, int slot) {
+    if (tile >= tiles.count) return;
+    const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
+    const int here = tiles.rows_of(tile);
+    char* to = ring + slot * slot_bytes;
+    int bytes = fetch_rows<T, kDense>(tiles, tiles.input[0], divisor, first, here, to, full[slot]);
+    bytes += fetch_rows<T, kDense>(tiles, tiles.input[1], divisor, first, here, to + tile_bytes, full[slot]);
+    if (tiles.residual) {
+      bytes += fetch_rows<T, kDense>(tiles, tiles.input[2], divisor, first, here, to + 2 * tile_bytes, full[slot]);
+    }
+    A* statistics = reinterpret_cast<A*>(to + (tiles.residual ? 3 : 2) * tile_bytes);
+    if (kLayer) {
+      for_each_statistic<A>(p.mean, divisor, first, here,
+                            [&](const A* from, int i) { copy_value_async(statistics + i, from); });
+    }
+    for_each_statistic<A>(p.rstd, divisor, first, here,
+                          [&](const A* from, int i) { copy_value_async(statistics + tiles.rows + i, from); });
+    full[slot].arrive_after_copies();
+    if constexpr (!kDense) bytes = __reduce_add_sync(kFullWarp, bytes);
+    __syncwarp();  // all lanes have written what they bring themselves
+    if (lane == 0) full[slot].arrive_and_expect(bytes);
+  };
+#pragma unroll 1
+  for (int s = 0; s < tiles.stages; ++s) fetch(blockIdx.x + s * gridDim.x, s);
+  int slot = 0, buffer = 0;
+#pragma unroll 1
+  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x, buffer ^= 1) {
+    const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
+    const int here = tiles.rows_of(tile);
+    char* from = output + buffer * tile_bytes;
+    group_barrier(kFinishedBarrier + buffer, blockDim.x);
+    wait_bulk_read<0>();  // the buffer before this one has been sent
+    __syncwarp();
+    if (lane == 0 && tile != static_cast<int>(blockIdx.x)) free[buffer ^ 1].arrive();
+    send_rows<kDense>(tiles, tiles.output[0], divisor, first, here, from);
+    commit_bulk();
+    fetch(tile + tiles.stages * gridDim.x, slot);
+    send_ends<T, kDense>(tiles, tiles.output[0], divisor, first, here, from);
+    if (++slot == tiles.stages) slot = 0;
+  }
+  wait_bulk_read<0>();
+  __syncwarp();
+}
+#endif
+
+template <class T, NormKind kKind, int kLanes, int kRuns, bool kShareWeights>
+__global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kBackwardRunThreads, 1)
+    row_backward_runs_kernel(const __grid_constant__ RowBackward p, const __grid_constant__ BackwardRunTiles tiles,
+                             const Scalars<Accumulator<T>> scalars, void* workspace) {
+#if __CUDA_ARCH__ >= 900
+  using A = Accumulator<T>;
+  constexpr bool kLayer = kKind == NormKind::layer;
+  using Own = OwnRuns<T, kRuns, kBackwardRun<T>, kLanes>;
+  constexpr int kValues = Own::kValues;
+  static_assert(!kShareWeights || kValues % 2 == 0);
+  extern __shared__ __align__(128) char shared[];
+  __shared__ Mbarrier full[kMaxRunStages], free[2];
+  __shared__ GroupScratch<A, 2> scratch[kSeveralWarps<kLanes> ? 2 : 1];
+
+  const int threads = blockDim.x - kWarp;  // that work on rows
+  const int tensors = tiles.residual ? 3 : 2;
+  const int tile_bytes = tiles.layout.tile_bytes;
+  const int slot_bytes = tensors * tile_bytes + tiles.layout.statistics_bytes;
+  char* output = shared + tiles.stages * slot_bytes;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < tiles.stages; ++s) full[s].init(1 + kWarp);  // the mover's lanes bring the statistics
+    free[0].init(1);
+    free[1].init(1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    fence_async();
+  }
+  __syncthreads();
+  allow_next_kernel();
+
+  const int lanes = kLanes != 0 ? kLanes : tiles.lanes;
+  const int lane = kLanes != 0 ? threadIdx.x % kLanes : threadIdx.x % lanes;
+  const int at = row_of_tile<T, kLanes>(lanes, threads);
+  const int cols = static_cast<int>(p.geometry.cols);
+  const Own own(lane, lanes, cols);
+  const bool mover = static_cast<int>(threadIdx.x) >= threads;
+  A dweight[kValues] = {}, dbias[kValues] = {};
+  if (mover) {
+    if (tiles.dense) {
+      move_backward_tiles<T, kLayer, true>(p, tiles, scalars.rows, shared, output, slot_bytes, full, free);
+    } else {
+      move_backward_tiles<T, kLayer, false>(p, tiles, scalars.rows, shared, output, slot_bytes, full, free);
+    }
+  } else {
+    const bool bias = kLayer || p.dbias.data != nullptr;
+    A weight[kShareWeights ? 2 : kValues];
+    A* const shared_weights = reinterpret_cast<A*>(output + 2 * tile_bytes) + 2 * lane;  // pairs of every lane
+    {
+      const Parameter<T> weights(p.weight);
+#pragma unroll
+      for (int j = 0; j < kValues; ++j) {
+        A value = A(1);
+        if (own.valid(j) && weights.data != nullptr) {
+          value = effective_weight(weights.at(own.column(j)), scalars.weight_offset);
+        }
+        if constexpr (!kShareWeights) {
+          weight[j] = value;
+        } else if (at == 0) {
+          shared_weights[j / 2 * 2 * lanes + j % 2] = value;
+        }
+      }
+      if constexpr (kShareWeights) group_barrier(kFinishedBarrier - 1, threads);
+    }
+
+    int slot = 0, phase = 0, buffer = 0, free_phase = 1;
+    for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
+      const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
+      const bool live = at < tiles.rows_of(tile);
+      const int row = live ? at : 0;  // others go along with the first row, and add nothing to dweight and dbias
+      const auto offset_in = [&](const RunTensor& tensor) {
+        return row_offset(tiles, tensor, scalars.rows, first, row);
+      };
+      char* from = shared + slot * slot_bytes + own.offset();
+      const A* statistics = reinterpret_cast<const A*>(shared + slot * slot_bytes + tensors * tile_bytes);
+      A xhat[kValues], gradient[kValues];
+      A sum[kLayer ? 2 : 1];
+      full[slot].wait(phase);
+      const A mean = kLayer ? statistics[row] : A(0);
+      const A rstd = statistics[tiles.rows + row];
+      own.load(from + offset_in(tiles.input[0]), xhat);
+      own.load(from + tile_bytes + offset_in(tiles.input[1]), gradient);
+      own.clear(xhat);
+      own.clear(gradient);
+      if (!live) {
+#pragma unroll
+        for (int j = 0; j < kValues; ++j) gradient[j] = A(0);
+      }
+      A products[2] = {}, totals[2] = {};
+#pragma unroll
+      for (int j = 0; j < kValues; ++j) {
+        if constexpr (kShareWeights) {
+          if (j % 2 == 0) {
+            const float2 pair = *reinterpret_cast<const float2*>(shared_weights + j * lanes);
+            weight[0] = pair.x;
+            weight[1] = pair.y;
+          }
+        }
+        xhat[j] = normalized(xhat[j], mean, rstd);
+        dweight[j] += gradient[j] * xhat[j];
+        if (bias) dbias[j] += gradient[j];
+        gradient[j] *= weight[kShareWeights ? j % 2 : j];
+        products[j % 2] += gradient[j] * xhat[j];
+        if (kLayer) totals[j % 2] += gradient[j];
+      }
+      sum[0] = products[0] + products[1];
+      if constexpr (kLayer) sum[1] = totals[0] + totals[1];
+      if constexpr (kSeveralWarps<kLanes>) {
+        const int warps = lanes / kWarp;
+        group_sum(sum, scratch[buffer].slots(at, warps), lane / kWarp, warps, 1 + at);
+      } else {
+        for (A& s : sum) s = lane_sum<kLanes>(s);
+      }
+      const A c2 = sum[0] * scalars.reciprocal_cols * rstd;
+      const A c1 = kLayer ? sum[kLayer] * scalars.reciprocal_cols * rstd : A(0);
+#pragma unroll
+      for (int j = 0; j < kValues; ++j) gradient[j] = input_gradient(gradient[j], xhat[j], rstd, c1, c2);
+      if (tiles.residual) own.add(from + 2 * tile_bytes + offset_in(tiles.input[2]), gradient);
+      free[buffer].wait(free_phase);
+      if (live) {
+        own.store(output + buffer * tile_bytes + own.offset() + offset_in(tiles.output[0]), gradient);
+      }
+      finish_tile(buffer, blockDim.x);
+      if (++slot == tiles.stages) {
+        slot = 0;
+        phase ^= 1;
+      }
+      buffer ^= 1;
+      free_phase ^= buffer ^ 1;
+    }
+  }
+
+  // One row of partials a block. Groups of one warp add theirs up; what is left is a part a warp, or a group of warps.
+  Partials<A> partials(p, workspace, gridDim.x, blockIdx.x);
+  const auto store = [&](A(&sum)[kValues], A* columns) {
+#pragma unroll
+    for (int j = 0; j < kValues; ++j) {
+      if constexpr (!kSeveralWarps<kLanes>) sum[j] = sum_over_groups<kLanes>(sum[j]);
+      if (!mover && (kSeveralWarps<kLanes> || threadIdx.x % kWarp < kLanes) && own.valid(j))
+        columns[own.column(j)] = sum[j];
+    }
+  };
+  const int part = kSeveralWarps<kLanes> ? at : threadIdx.x / kWarp;
+  partials.template write_block<T>(
+      p, shared, [&](A* columns) { store(dweight, columns); }, [&](A* columns) { store(dbias, columns); }, part,
+      kSeveralWarps<kLanes> ? tiles.rows : threads / kWarp, 0, cols);
+#endif
+}
+
+}  // namespace normact::cuda

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// Row norm forward of wide rows that are whole 16-byte packs: variant cluster (sm_90).
+//
+// Work     persistent clusters of one block a multiprocessor; a cluster owns every row of its own, its warps the same
+//          packs of each (cluster_row.cuh). One warp a block more exchanges the sums (cluster_exchange.cuh).
+// Bytes    each element of x (and residual) is read once, each of y (and residual_out) written once. Parameters stay in
+//          registers, packed; those that do not fit are read from the cache for each row.
+// Pipeline rows come in ahead. A warp takes the sums of row i + 1 and then writes row i, both from shared memory, so
+//          that a row's exchange takes place during another row's arithmetic.
+// Barriers none of the block or the cluster in the loop.
+// Sums     a thread's about the mean of its first pack, a warp's about its own mean, both in the accumulator type;
+//          those of warps and blocks in fp64, each about the mean of their union, by Chan's formula.
+#pragma once
+
+#include "core/plan.h"
+#include "cuda/cluster_exchange.cuh"
+#include "cuda/cluster_row.cuh"
+#include "cuda/memory.cuh"
+#include "cuda/reduce.cuh"
+#include "cuda/values.cuh"
+#include "math/moments.h"
+#include "math/normalize.h"
+
+namespace normact::cuda {
+
+constexpr int kForwardClusterThreads = (kClusterWarps + 1) * kWarp;
+
+#if __CUDA_ARCH__ >= 900
+
+/// Parts of a row, one a lane, as the exchange merges them.
+struct RowParts {
+  double count;  // elements of this lane's part; 0 if it has none
+  double reciprocal_count;
+  double reciprocal_total;  // of all lanes together
+
+  __device__ RowParts(int elements, int total)
+      : count(elements), reciprocal_count(elements > 0 ? 1.0 / elements : 0.0), reciprocal_total(1.0 / max(total, 1)) {}
+
+  /// Sum and sum of squares about the mean of all lanes' parts, from those of this lane's about its own mean.
+  template <NormKind kKind>
+  __device__ __forceinline__ SumPair<double> merge(const SumPair<double>& part) const {
+    if constexpr (kKind == NormKind::layer) {
+      const double sum = warp_sum(part.first);
+      const Moments<double> moments{part.first * reciprocal_count, part.second, count};
+      return {sum, warp_sum(recentred(moments, sum * reciprocal_total))};
+    } else {
+      return {0, warp_sum(part.second)};
+    }
+  }
+};
+
+/// Sum of a warp's packs at `from` in shared memory, and sum of their squares about their mean (rms: about 0). kFull:
+/// all packs that a thread may have are there; without branches their loads need not wait for each other.
+template <class T, NormKind kKind, int kVectors, bool kFull, class A = Accumulator<T>>
+__device__ __forceinline__ SumPair<double> warp_moments(SharedAddress from, const ClusterShare& share, A lane_count,
+                                                        A reciprocal_lane_count, A reciprocal_warp_count) {
+  constexpr int kSize = kPackSize<T>;
+  // About the mean of its first pack: that squared deviations are then larger than about the thread's own mean is the
+  // deviation of that pack's mean, which cannot make them more than 1 + kVectors times as large. So little cancels.
+  A centre = A(0), sum[2] = {}, squares[2] = {};
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (!kFull && !share.valid(v)) continue;
+    A value[kSize];
+    unpack(load_shared_pack<T>(from + v * kClusterStrideBytes), value);
+    if constexpr (kKind == NormKind::layer) {
+      if (v == 0) centre = total_of(value) * A(1.0 / kSize);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        value[j] -= centre;
+        sum[j % 2] += value[j];
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) squares[j % 2] += value[j] * value[j];
+  }
+  A square = squares[0] + squares[1];
+  if constexpr (kKind == NormKind::rms) return {0, static_cast<double>(warp_sum(square))};
+  const A total = sum[0] + sum[1];
+  const A shift = total * reciprocal_lane_count;
+  square -= total * shift;
+  // The lanes' means are compared with the first lane's centre, so that they keep their digits.
+  const A origin = __shfl_sync(kFullWarp, centre, 0);
+  const A mean = (centre - origin) + shift;
+  const A beyond = warp_sum(mean * lane_count);
+  square = recentred(Moments<A>{mean, square, lane_count}, beyond * reciprocal_warp_count);
+  return {static_cast<double>(origin) * (share.count * kSize) + static_cast<double>(beyond),
+          static_cast<double>(warp_sum(square))};
+}
+
+/// x = round(x + residual) in shared memory and in residual_out: the norm is of what the caller gets back.
+template <class T, int kVectors>
+__device__ __forceinline__ void add_shared_residual(SharedAddress x, SharedAddress residual, T* to,
+                                                    const ClusterShare& share) {
+  using A = Accumulator<T>;
+  constexpr int kSize = kPackSize<T>;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (!share.valid(v)) continue;
+    A sum[kSize], addend[kSize];
+    unpack(load_shared_pack<T>(x + v * kClusterStrideBytes), sum);
+    unpack(load_shared_pack<T>(residual + v * kClusterStrideBytes), addend);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) sum[j] += addend[j];
+    const Pack<T> pack = to_pack<T>(sum);
+    store_shared_pack(x + v * kClusterStrideBytes, pack);
+    store_pack(to + v * kClusterStride<T>, pack);
+  }
+}
+
+/// The serving warp of a block: answers with mean and rstd of each of the cluster's rows.
+template <class T, NormKind kKind, class A = Accumulator<T>>
+__device__ __forceinline__ void serve_forward(const RowForward& p, const Scalars<A>& scalars, const ClusterShare& share,
+                                              WarpExchange<double, A>& exchange) {
+  constexpr int kSize = kPackSize<T>;
+  const int block_packs = kClusterWarps * share.packs_per_warp;
+  const int block_first = share.rank * block_packs;
+  const RowParts warps(
+      share.lane < kClusterWarps
+          ? share.packs_from(block_first + share.lane * share.packs_per_warp, share.packs_per_warp) * kSize
+          : 0,
+      share.packs_from(block_first, block_packs) * kSize);
+  const RowParts blocks(share.lane < share.blocks ? share.packs_from(share.lane * block_packs, block_packs) * kSize : 0,
+                        share.packs * kSize);
+  for (int turn = 0; turn < share.turns; ++turn) {
+    const SumPair<double> total = exchange.merge(
+        turn, share.blocks, share.rank, [&](const SumPair<double>& part) { return warps.merge<kKind>(part); },
+        [&](const SumPair<double>& part) { return blocks.merge<kKind>(part); });
+    if (share.lane != 0) continue;
+    const A mean = static_cast<A>(total.first * blocks.reciprocal_total);
+    const A variance = static_cast<A>(total.second * blocks.reciprocal_total);
+    const A rstd = reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });
+    exchange.publish(turn, {mean, rstd});
+    if (share.rank == 0) {
+      const RowIndex index(scalars.rows, share.row(turn));
+      if (p.mean.data != nullptr) *row_pointer<A>(p.mean, index) = mean;
+      if (p.rstd.data != nullptr) *row_pointer<A>(p.rstd, index) = rstd;
+    }
+  }
+}
+
+#endif
+
+/// kHeld: parameters of x's type stay in registers. kVectors: packs of a row that a thread owns at most.
+template <class T, NormKind kKind, int kVectors, bool kHeld>
+__global__ void __launch_bounds__(kForwardClusterThreads, 1)
+    row_forward_cluster_kernel(const __grid_constant__ RowForward p, const Scalars<Accumulator<T>> scalars,
+                               const ClusterSplit split) {
+#if __CUDA_ARCH__ >= 900
+  using A = Accumulator<T>;
+  constexpr int kSize = kPackSize<T>;
+  constexpr bool kLayer = kKind == NormKind::layer;
+  extern __shared__ __align__(128) char shared[];
+  __shared__ WarpExchange<double, A> exchange;
+  __shared__ Mbarrier arrived[kClusterWarps][kMaxStages];
+
+  const ClusterShare share(p.geometry.rows, static_cast<int>(p.geometry.cols) / kSize, split.packs_per_warp);
+  const bool serving = share.warp == kClusterWarps;
+  const bool residual = p.residual.data != nullptr;
+  WarpRing ring(shared, arrived[serving ? 0 : share.warp], share, split.stages, residual ? 2 : 1);
+  const auto fetch = [&](int turn, int slot) {
+    if (turn >= share.turns || share.count == 0) return;
+    const auto copy = [&](int tensor, const Operand& operand) {
+      ring.copy(slot, tensor, turn_pointer<const T>(operand, scalars.rows, share.row(turn)) + share.first * kSize);
+    };
+    ring.expect(slot);
+    copy(0, p.x);
+    if (residual) copy(1, p.residual);
+  };
+  if (serving) {
+    exchange.init();
+  } else if (share.lane == 0) {
+    ring.init();
+    fetch(0, 0);
+  }
+  __syncthreads();
+  cluster_arrive();
+  if (serving) {
+    cluster_wait();
+    serve_forward<T, kKind>(p, scalars, share, exchange);
+    cluster_arrive();
+    cluster_wait();
+    return;
+  }
+  if (share.lane == 0) {
+#pragma unroll 1
+    for (int s = 1; s < split.stages; ++s) fetch(s, s);
+  }
+  LaneParameter<T, T, kVectors, kHeld> weights(p.weight, share, A(1), scalars.weight_offset);
+  LaneParameter<T, T, kLayer || !kHeld ? kVectors : 1, kHeld && kLayer> biases(p.bias, share, A(0), A(0));
+  const bool full = share.full(kVectors);
+  const bool bias = kLayer || p.bias.data != nullptr;
+  const A lane_count = static_cast<A>(share.lane_count() * kSize);
+  const A reciprocal_lane_count = lane_count > A(0) ? A(1) / lane_count : A(0);
+  const A reciprocal_warp_count = share.count > 0 ? A(1) / static_cast<A>(share.count * kSize) : A(0);
+  cluster_wait();
+
+  const auto contribute = [&](int turn, const RingPlace& place) {
+    SumPair<double> sums{0, 0};
+    if (share.count > 0) {
+      ring.wait(place);
+      const SharedAddress x = ring.own(place.slot, 0);
+      if (residual) {
+        T* to = share.own(turn_pointer<T>(p.residual_out, scalars.rows, share.row(turn)));
+        add_shared_residual<T, kVectors>(x, ring.own(place.slot, 1), to, share);
+      }
+      const auto moments = [&](auto is_full) {
+        return warp_moments<T, kKind, kVectors, decltype(is_full)::value>(x, share, lane_count, reciprocal_lane_count,
+                                                                          reciprocal_warp_count);
+      };
+      sums = full ? moments(std::true_type{}) : moments(std::false_type{});
+    }
+    exchange.contribute(turn, share.warp, sums);
+  };
+  const auto finish = [&](int turn, int slot) {
+    const SumPair<A> statistics = exchange.answer(turn);
+    const A mean = kLayer ? statistics.first : A(0);
+    const A rstd = statistics.second;
+    const SharedAddress x = ring.own(slot, 0);
+    T* y = share.own(turn_pointer<T>(p.y, scalars.rows, share.row(turn)));
+    const auto write = [&](int v) {
+      A value[kSize], weight[kSize], addend[kSize];
+      unpack(load_shared_pack<T>(x + v * kClusterStrideBytes), value);
+      weights.get(v, weight);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) addend[j] = A(0);
+      if (bias) biases.get(v, addend);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) value[j] = affine(normalized(value[j], mean, rstd), weight[j], addend[j]);
+      store_pack(y + v * kClusterStride<T>, to_pack<T>(value));
+    };
+    if (full) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) write(v);
+    } else {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (share.valid(v)) write(v);
+      }
+    }
+    // What was written to the slot comes before what the next copy writes there.
+    if (residual) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
+    if (share.lane == 0) fetch(turn + split.stages, slot);
+  };
+  RingPlace place{0, 0};
+  contribute(0, place);
+  for (int turn = 0; turn < share.turns; ++turn) {
+    const RingPlace next = place.next(split.stages);
+    if (turn + 1 < share.turns) contribute(turn + 1, next);
+    finish(turn, place.slot);
+    place = next;
+  }
+  cluster_arrive();
+  cluster_wait();
+#endif
+}
+
+}  // namespace normact::cuda

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Row norm forward of rows of any length at any element alignment (row_runs.cuh), sm_90: variants warp and block.
+//
+// Work     a persistent grid. A block works on a tile at a time, one row for each of its groups: kLanes lanes (warp) or
+//          whole warps (block, kLanes 0). A thread owns kRuns runs of its row, and their weights and biases, which it
+//          keeps in registers.
+// Bytes    each element of x (and residual) is read once, each of y (and residual_out) written once.
+// Barriers warp: none. block: one named barrier a sum (layer: two, rms: one). And the mover's.
+// Sums     two-pass from registers, about the row's own mean.
+#pragma once
+
+#include "core/plan.h"
+#include "cuda/memory.cuh"
+#include "cuda/reduce.cuh"
+#include "cuda/row_runs.cuh"
+#include "math/normalize.h"
+
+namespace normact::cuda {
+
+using ForwardRunTiles = RunTiles<2, 2>;  // x, residual; y, residual_out
+
+template <class T>
+constexpr int kForwardRun = forward_run(sizeof(T));
+
+#if __CUDA_ARCH__ >= 900
+// The last two warps of the block move data: one brings tiles and writes statistics, one sends finished tiles. Shared
+// memory: the ring's slots, then two output buffers of the tiles and their means and rstds.
+
+template <class T, bool kDense>
+__device__ __forceinline__ void bring_forward_tiles(const RowForward& p, const ForwardRunTiles& tiles,
+                                                    const RowDivisor& divisor, char* ring, const char* output,
+                                                    int slot_bytes, int output_bytes, Mbarrier* full, Mbarrier* free) {
+  using A = Accumulator<T>;
+  const int lane = threadIdx.x % kWarp;
+  const auto fetch = [&](int tile, int slot) {
+    if (tile >= tiles.count) return;
+    const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
+    const int here = tiles.rows_of(tile);
+    char* to = ring + slot * slot_bytes;
+    int bytes = fetch_rows<T, kDense>(tiles, tiles.input[0], divisor, first, here, to, full[slot]);
+    if (tiles.residual) {
+      to += tiles.layout.tile_bytes;
+      bytes += fetch_rows<T, kDense>(tiles, tiles.input[1], divisor, first, here, to, full[slot]);
+    }
+    if constexpr (!kDense) bytes = __reduce_add_sync(kFullWarp, bytes);
+    __syncwarp();  // all lanes have written what they bring themselves
+    if (lane == 0) full[slot].arrive_and_expect(bytes);
+  };
+#pragma unroll 1
+  for (int s = 0; s < tiles.stages; ++s) fetch(blockIdx.x + s * gridDim.x, s);
+  int slot = 0, buffer = 0;
+#pragma unroll 1
+  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x, buffer ^= 1) {
+    group_barrier(kFinishedBarrier + buffer, blockDim.x);
+    fetch(tile + tiles.stages * gridDim.x, slot);
+    const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
+    const int here = tiles.rows_of(tile);
+    const A* statistics = reinterpret_cast<const A*>(output + buffer * output_bytes + slot_bytes);
+    if (p.mean.data != nullptr) {
+      for_each_statistic<A>(p.mean, divisor, first, here, [&](A* to, int i) { *to = statistics[i]; });
+    }
+    if (p.rstd.data != nullptr) {
+      for_each_statistic<A>(p.rstd, divisor, first, here, [&](A* to, int i) { *to = statistics[tiles.rows + i]; });
+    }
+    __syncwarp();
+    if (lane == 0) free[buffer].arrive();
+    if (++slot == tiles.stages) slot = 0;
+  }
+}
+
+template <class T, bool kDense>
+__device__ __forceinline__ void send_forward_tiles(const ForwardRunTiles& tiles, const RowDivisor& divisor,
+                                                   char* output, int output_bytes, Mbarrier* free) {
+  int buffer = 0;
+#pragma unroll 1
+  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x, buffer ^= 1) {
+    const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
+    const int here = tiles.rows_of(tile);
+    char* from = output + buffer * output_bytes;
+    char* sums = from + tiles.layout.tile_bytes;  // x + residual
+    group_barrier(kFinishedBarrier + buffer, blockDim.x);
+    wait_bulk_read<0>();  // the buffer before this one has been sent
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0 && tile != static_cast<int>(blockIdx.x)) free[buffer ^ 1].arrive();
+    send_rows<kDense>(tiles, tiles.output[0], divisor, first, here, from);
+    if (tiles.residual) send_rows<kDense>(tiles, tiles.output[1], divisor, first, here, sums);
+    commit_bulk();
+    send_ends<T, kDense>(tiles, tiles.output[0], divisor, first, here, from);
+    if (tiles.residual) send_ends<T, kDense>(tiles, tiles.output[1], divisor, first, here, sums);
+  }
+  wait_bulk_read<0>();
+}
+#endif
+
+template <class T, NormKind kKind, int kLanes, int kRuns>
+__global__ void __launch_bounds__(kForwardRunThreads, 1)
+    row_forward_runs_kernel(const __grid_constant__ RowForward p, const __grid_constant__ ForwardRunTiles tiles,
+                            const Scalars<Accumulator<T>> scalars) {
+#if __CUDA_ARCH__ >= 900
+  using A = Accumulator<T>;
+  constexpr bool kLayer = kKind == NormKind::layer;
+  using Own = OwnRuns<T, kRuns, kForwardRun<T>, kLanes>;
+  constexpr int kValues = Own::kValues;
+  extern __shared__ __align__(128) char shared[];
+  __shared__ Mbarrier full[kMaxRunStages], free[2];
+  __shared__ GroupScratch<A, 1> scratch[kSeveralWarps<kLanes> ? 2 : 1];
+
+  const int threads = blockDim.x - kForwardMovers * kWarp;  // that work on rows
+  const int tensors = tiles.residual ? 2 : 1;
+  const int tile_bytes = tiles.layout.tile_bytes, slot_bytes = tensors * tile_bytes;
+  const int output_bytes = slot_bytes + tiles.layout.statistics_bytes;
+  char* output = shared + tiles.stages * slot_bytes;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < tiles.stages; ++s) full[s].init(1);
+    free[0].init(kForwardMovers);
+    free[1].init(kForwardMovers);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    fence_async();
+  }
+  __syncthreads();
+  if (static_cast<int>(threadIdx.x) >= threads + kWarp) {
+    if (tiles.dense) {
+      bring_forward_tiles<T, true>(p, tiles, scalars.rows, shared, output, slot_bytes, output_bytes, full, free);
+    } else {
+      bring_forward_tiles<T, false>(p, tiles, scalars.rows, shared, output, slot_bytes, output_bytes, full, free);
+    }
+    return;
+  }
+  if (static_cast<int>(threadIdx.x) >= threads) {
+    if (tiles.dense) {
+      send_forward_tiles<T, true>(tiles, scalars.rows, output, output_bytes, free);
+    } else {
+      send_forward_tiles<T, false>(tiles, scalars.rows, output, output_bytes, free);
+    }
+    return;
+  }
+
+  const int lanes = kLanes != 0 ? kLanes : tiles.lanes;
+  const int lane = kLanes != 0 ? threadIdx.x % kLanes : threadIdx.x % lanes;
+  const int at = row_of_tile<T, kLanes>(lanes, threads);
+  const int cols = static_cast<int>(p.geometry.cols);
+  const Own own(lane, lanes, cols);
+  A weight[kValues], bias[kValues];
+  {
+    const Parameter<T> weights(p.weight), biases(p.bias);
+#pragma unroll
+    for (int j = 0; j < kValues; ++j) {
+      weight[j] = A(1);
+      bias[j] = A(0);
+      if (own.valid(j) && weights.data != nullptr) {
+        weight[j] = effective_weight(weights.at(own.column(j)), scalars.weight_offset);
+      }
+      if (own.valid(j) && biases.data != nullptr) bias[j] = biases.at(own.column(j));
+    }
+  }
+  const auto sum = [&](A part, int which) {
+    A value[1] = {part};
+    if constexpr (kSeveralWarps<kLanes>) {
+      const int warps = lanes / kWarp;
+      group_sum(value, scratch[which].slots(at, warps), lane / kWarp, warps, 1 + at);
+    } else {
+      value[0] = lane_sum<kLanes>(part);
+    }
+    return value[0];
+  };
+
+  int slot = 0, phase = 0, buffer = 0, free_phase = 1;
+  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
+    const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
+    const bool live = at < tiles.rows_of(tile);
+    const int row = live ? at : 0;  // others go along with the first row
+    const auto offset_in = [&](const RunTensor& tensor) { return row_offset(tiles, tensor, scalars.rows, first, row); };
+    char* from = shared + slot * slot_bytes + own.offset();
+    char* to = output + buffer * output_bytes + own.offset();
+    A value[kValues];
+    full[slot].wait(phase);
+    own.load(from + offset_in(tiles.input[0]), value);
+    if (tiles.residual) {  // x = round(x + residual): the norm is of what the caller gets back
+      own.add(from + tile_bytes + offset_in(tiles.input[1]), value);
+      round_to<T>(value);
+      free[buffer].wait(free_phase);
+      if (live) own.store(to + tile_bytes + offset_in(tiles.output[1]), value);
+    }
+    own.clear(value);
+    A mean = A(0);
+    if constexpr (kLayer) {
+      mean = sum(sum_of<kValues, A>([&](int j) { return value[j]; }), 0) * scalars.reciprocal_cols;
+#pragma unroll
+      for (int j = 0; j < kValues; ++j) value[j] -= mean;
+      own.clear(value);
+    }
+    const A variance = sum(sum_of<kValues, A>([&](int j) { return value[j] * value[j]; }), kLayer ? 1 : buffer) *
+                       scalars.reciprocal_cols;
+    const A rstd = reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });
+#pragma unroll
+    for (int j = 0; j < kValues; ++j) value[j] = affine(value[j] * rstd, weight[j], bias[j]);
+    free[buffer].wait(free_phase);
+    if (live) {
+      if (lane == 0) {
+        A* statistics = reinterpret_cast<A*>(output + buffer * output_bytes + slot_bytes);
+        statistics[at] = mean;
+        statistics[tiles.rows + at] = rstd;
+      }
+      own.store(to + offset_in(tiles.output[0]), value);
+    }
+    finish_tile(buffer, blockDim.x);
+    if (++slot == tiles.stages) {
+      slot = 0;
+      phase ^= 1;
+    }
+    buffer ^= 1;
+    free_phase ^= buffer ^ 1;
+  }
+#endif
+}
+
+}  // namespace normact::cuda
