@@ -138,7 +138,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (residual) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        addend[v] = load_shared_pack<T>(ring.tensor(2) + row_offset + v * kStride * kPackBytes);
+        addend[v] = {};  // past the row there may be no shared memory either
+        if (own.first + v * kStride < here) {
+          addend[v] = load_shared_pack<T>(ring.tensor(2) + row_offset + v * kStride * kPackBytes);
+        }
       }
     }
     ring.release();
