@@ -52,6 +52,34 @@ struct BackwardTiles {
   }
 };
 
+/// This thread's packs of a row in shared memory; past the row there may be none, and they are zero.
+template <class T, int kStride, int kVectors>
+__device__ __forceinline__ void load_own_packs(SharedAddress from, const OwnPacks<T, kStride>& own, int packs,
+                                               Pack<T> (&pack)[kVectors]) {
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    pack[v] = {};
+    if (own.first + v * kStride < packs) pack[v] = load_shared_pack<T>(from + v * kStride * kPackBytes);
+  }
+}
+
+/// Leaves a thread's sums of one parameter in the columns of its warp (whose groups it adds up) or its group.
+template <class T, int kStride, int kVectors, class A = Accumulator<T>>
+__device__ __forceinline__ void store_thread_sums(const OwnPacks<T, kStride>& own, A (&sum)[kVectors][kPackSize<T>],
+                                                  A* columns) {
+  constexpr int kSize = kPackSize<T>;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) sum[v][j] = sum_over_groups<kStride>(sum[v][j]);
+    if (!own.valid(v) || threadIdx.x % kWarp >= kStride) continue;
+#pragma unroll
+    for (int j = 0; j < kSize; j += kPackSize<A>) {
+      store_shared_values(columns + (own.first + v * kStride) * kSize + j, &sum[v][j]);
+    }
+  }
+}
+
 template <class T, NormKind kKind, int kLanes, int kVectors, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1)
     row_backward_kernel(const __grid_constant__ RowBackward p, const Scalars<Accumulator<T>> scalars, int stages,
@@ -135,15 +163,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
     Pack<T> addend[kVectors];
-    if (residual) {
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        addend[v] = {};  // past the row there may be no shared memory either
-        if (own.first + v * kStride < here) {
-          addend[v] = load_shared_pack<T>(ring.tensor(2) + row_offset + v * kStride * kPackBytes);
-        }
-      }
-    }
+    if (residual) load_own_packs(ring.tensor(2) + row_offset, own, here, addend);
     ring.release();
     if constexpr (kBlock) {
       group_sum(sum, scratch[parity].slots(group, blockDim.x / kWarp), lane / kWarp, blockDim.x / kWarp, 1 + group);
@@ -170,18 +190,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   allow_next_kernel();
   ring.finish();
 
-  const auto store = [&](A(&sum)[kVectors][kSize], A* columns) {
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) sum[v][j] = sum_over_groups<kStride>(sum[v][j]);
-      if (!own.valid(v) || threadIdx.x % kWarp >= kStride) continue;
-#pragma unroll
-      for (int j = 0; j < kSize; j += kPackSize<A>) {
-        store_shared_values(columns + (own.first + v * kStride) * kSize + j, &sum[v][j]);
-      }
-    }
-  };
+  const auto store = [&](A(&sum)[kVectors][kSize], A* columns) { store_thread_sums<T>(own, sum, columns); };
   // The groups of a warp have added theirs up; what is left is a part a warp, or a group of warps.
   const int parts = kBlock ? groups : blockDim.x / kWarp;
   Partials<A> partials(p, workspace, gridDim.x, blockIdx.x);

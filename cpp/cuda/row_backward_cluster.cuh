@@ -94,6 +94,107 @@ class BackwardServer {
   RowStatistics<A> next_;
 };
 
+/// A working warp of a block: a thread's part of every row of its cluster, and its sums of dweight and dbias.
+/// Template parameters as row_backward_cluster_kernel's.
+template <class T, NormKind kKind, class Stored, int kVectors, bool kHeld, bool kServed>
+struct BackwardWorker {
+  using A = Accumulator<T>;
+  using Exchange = std::conditional_t<kServed, WarpExchange<A, A>, DirectExchange<A>>;
+  static constexpr int kSize = kPackSize<T>;
+  static constexpr bool kLayer = kKind == NormKind::layer;
+  static constexpr bool kBranchless = kHeld && kServed;  // where there are registers for several packs at once
+
+  const RowBackward& p;
+  const Scalars<A>& scalars;
+  const ClusterShare& share;
+  WarpRing& ring;
+  Exchange& exchange;
+  LaneParameter<T, Stored, kVectors, kHeld>& weights;
+  A (&dweight)[kVectors][kSize];
+  A (&dbias)[kVectors][kSize];
+  char* parts;  // of a direct exchange
+  bool residual;
+  bool bias;
+
+  /// xhat, g = dy * weight and dy of pack v; for a pack that is not there dy and g are 0 and add nothing to any sum.
+  __device__ __forceinline__ void read(SharedAddress x, SharedAddress dy, int v, const RowStatistics<A>& of,
+                                       A (&xhat)[kSize], A (&gradient)[kSize], A (&value)[kSize]) {
+    A weight[kSize];
+    unpack(load_shared_pack_if<T>(!kBranchless || share.valid(v), x + v * kClusterStrideBytes), xhat);
+    unpack(load_shared_pack_if<T>(!kBranchless || share.valid(v), dy + v * kClusterStrideBytes), value);
+    weights.get(v, weight);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      xhat[j] = normalized(xhat[j], of.mean, of.rstd);
+      gradient[j] = value[j] * weight[j];
+    }
+  }
+
+  /// Waits for a turn's row, adds to the parameters' sums and gives the warp's part of the row's sums to the exchange.
+  __device__ __forceinline__ void contribute(int turn, const RingPlace& place, const RowStatistics<A>& of) {
+    A product = A(0), sum = A(0);
+    if (share.count > 0) {
+      ring.wait(place);
+      const SharedAddress x = ring.own(place.slot, 0), dy = ring.own(place.slot, 1);
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (!kBranchless && !share.valid(v)) continue;
+        A xhat[kSize], gradient[kSize], value[kSize];
+        read(x, dy, v, of, xhat, gradient, value);
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) {
+          product += gradient[j] * xhat[j];
+          if constexpr (kLayer) sum += gradient[j];
+          dweight[v][j] += value[j] * xhat[j];
+        }
+        if (bias) {
+#pragma unroll
+          for (int j = 0; j < kSize; ++j) dbias[v][j] += value[j];
+        }
+      }
+    }
+    SumPair<A> pair{warp_sum(product), A(0)};
+    if constexpr (kLayer) pair.second = warp_sum(sum);
+    if constexpr (kServed) {
+      exchange.contribute(turn, share.warp, pair);
+    } else {
+      exchange.contribute(turn, parts, share.warp, share.blocks, share.rank, pair);
+    }
+  }
+
+  /// Writes dx of a turn's row with the sums that the exchange answers; the slot may be filled again then.
+  __device__ __forceinline__ void finish(int turn, int slot, const RowStatistics<A>& of) {
+    A c1, c2;
+    if constexpr (kServed) {
+      const SumPair<A> answer = exchange.answer(turn);
+      c1 = kLayer ? answer.first : A(0);
+      c2 = answer.second;
+    } else {
+      const SumPair<A> total = exchange.answer(turn, parts, share.blocks);
+      c1 = kLayer ? total.second * scalars.reciprocal_cols * of.rstd : A(0);
+      c2 = total.first * scalars.reciprocal_cols * of.rstd;
+    }
+    const SharedAddress x = ring.own(slot, 0), dy = ring.own(slot, 1);
+    T* dx = share.own(turn_pointer<T>(p.dx, scalars.rows, share.row(turn)));
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (!kBranchless && !share.valid(v)) continue;
+      A xhat[kSize], gradient[kSize], value[kSize];
+      read(x, dy, v, of, xhat, gradient, value);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) gradient[j] = input_gradient(gradient[j], xhat[j], of.rstd, c1, c2);
+      if (residual) {
+        unpack(load_shared_pack_if<T>(!kBranchless || share.valid(v), ring.own(slot, 2) + v * kClusterStrideBytes),
+               value);
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) gradient[j] += value[j];
+      }
+      if (share.valid(v)) store_pack(dx + v * kClusterStride<T>, to_pack<T>(gradient));
+    }
+    __syncwarp();
+  }
+};
+
 /// Writes a thread's sums of one parameter to its cluster's row of partials.
 template <class T, int kVectors, class A = Accumulator<T>>
 __device__ __forceinline__ void store_partials(A* row, const A (&sum)[kVectors][kPackSize<T>],
@@ -165,11 +266,10 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
 #if __CUDA_ARCH__ >= 900
   using A = Accumulator<T>;
   using Statistics = RowStatistics<A>;
+  using Worker = BackwardWorker<T, kKind, Stored, kVectors, kHeld, kServed>;
   constexpr int kSize = kPackSize<T>;
-  constexpr bool kLayer = kKind == NormKind::layer;
-  constexpr bool kBranchless = kHeld && kServed;  // where there are registers for several packs at once
   extern __shared__ __align__(128) char shared[];
-  __shared__ std::conditional_t<kServed, WarpExchange<A, A>, DirectExchange<A>> exchange;
+  __shared__ typename Worker::Exchange exchange;
   __shared__ Mbarrier full[kClusterWarps][kMaxStages];
   __shared__ Statistics served[kExchangeDepth];  // of the rows worked on
 
@@ -214,84 +314,11 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
     for (int s = 1; s < split.stages; ++s) fetch(s, s);
   }
   LaneParameter<T, Stored, kVectors, kHeld> weights(p.weight, share, A(1), scalars.weight_offset);
-  const bool bias = kLayer || p.dbias.data != nullptr;
+  const bool bias = kKind == NormKind::layer || p.dbias.data != nullptr;
   A dweight[kVectors][kSize] = {}, dbias[kVectors][kSize] = {};
+  Worker worker{p, scalars, share, ring, exchange, weights, dweight, dbias, parts, residual, bias};
   cluster_wait();
 
-  /// xhat, g = dy * weight and dy of pack v; for a pack that is not there dy and g are 0 and add nothing to any sum.
-  const auto read = [&](SharedAddress x, SharedAddress dy, int v, const Statistics& of, A(&xhat)[kSize],
-                        A(&gradient)[kSize], A(&value)[kSize]) {
-    A weight[kSize];
-    unpack(load_shared_pack_if<T>(!kBranchless || share.valid(v), x + v * kClusterStrideBytes), xhat);
-    unpack(load_shared_pack_if<T>(!kBranchless || share.valid(v), dy + v * kClusterStrideBytes), value);
-    weights.get(v, weight);
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      xhat[j] = normalized(xhat[j], of.mean, of.rstd);
-      gradient[j] = value[j] * weight[j];
-    }
-  };
-  const auto contribute = [&](int turn, const RingPlace& place, const Statistics& of) {
-    A product = A(0), sum = A(0);
-    if (share.count > 0) {
-      ring.wait(place);
-      const SharedAddress x = ring.own(place.slot, 0), dy = ring.own(place.slot, 1);
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        if (!kBranchless && !share.valid(v)) continue;
-        A xhat[kSize], gradient[kSize], value[kSize];
-        read(x, dy, v, of, xhat, gradient, value);
-#pragma unroll
-        for (int j = 0; j < kSize; ++j) {
-          product += gradient[j] * xhat[j];
-          if constexpr (kLayer) sum += gradient[j];
-          dweight[v][j] += value[j] * xhat[j];
-        }
-        if (bias) {
-#pragma unroll
-          for (int j = 0; j < kSize; ++j) dbias[v][j] += value[j];
-        }
-      }
-    }
-    SumPair<A> pair{warp_sum(product), A(0)};
-    if constexpr (kLayer) pair.second = warp_sum(sum);
-    if constexpr (kServed) {
-      exchange.contribute(turn, share.warp, pair);
-    } else {
-      exchange.contribute(turn, parts, share.warp, share.blocks, share.rank, pair);
-    }
-  };
-  const auto finish = [&](int turn, int slot, const Statistics& of) {
-    A c1, c2;
-    if constexpr (kServed) {
-      const SumPair<A> answer = exchange.answer(turn);
-      c1 = kLayer ? answer.first : A(0);
-      c2 = answer.second;
-    } else {
-      const SumPair<A> total = exchange.answer(turn, parts, share.blocks);
-      c1 = kLayer ? total.second * scalars.reciprocal_cols * of.rstd : A(0);
-      c2 = total.first * scalars.reciprocal_cols * of.rstd;
-    }
-    const SharedAddress x = ring.own(slot, 0), dy = ring.own(slot, 1);
-    T* dx = share.own(turn_pointer<T>(p.dx, scalars.rows, share.row(turn)));
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      if (!kBranchless && !share.valid(v)) continue;
-      A xhat[kSize], gradient[kSize], value[kSize];
-      read(x, dy, v, of, xhat, gradient, value);
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) gradient[j] = input_gradient(gradient[j], xhat[j], of.rstd, c1, c2);
-      if (residual) {
-        unpack(load_shared_pack_if<T>(!kBranchless || share.valid(v), ring.own(slot, 2) + v * kClusterStrideBytes),
-               value);
-#pragma unroll
-        for (int j = 0; j < kSize; ++j) gradient[j] += value[j];
-      }
-      if (share.valid(v)) store_pack(dx + v * kClusterStride<T>, to_pack<T>(gradient));
-    }
-    __syncwarp();
-    if (share.lane == 0) fetch(turn + split.stages, slot);
-  };
   const auto statistics = [&](int turn) {
     if constexpr (kServed)
       return served[turn % kExchangeDepth];
@@ -300,19 +327,20 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
   };
   RingPlace place{0, 0};
   Statistics current = statistics(0), next = statistics(1);
-  contribute(0, place, current);
+  worker.contribute(0, place, current);
   for (int turn = 0; turn < share.turns; ++turn) {
     const RingPlace next_place = place.next(split.stages);
     if constexpr (kServed) {
-      if (turn + 1 < share.turns) contribute(turn + 1, next_place, statistics(turn + 1));
-      finish(turn, place.slot, statistics(turn));
+      if (turn + 1 < share.turns) worker.contribute(turn + 1, next_place, statistics(turn + 1));
+      worker.finish(turn, place.slot, statistics(turn));
     } else {
       const Statistics after = statistics(turn + 2);
-      if (turn + 1 < share.turns) contribute(turn + 1, next_place, next);
-      finish(turn, place.slot, current);
+      if (turn + 1 < share.turns) worker.contribute(turn + 1, next_place, next);
+      worker.finish(turn, place.slot, current);
       current = next;
       next = after;
     }
+    if (share.lane == 0) fetch(turn + split.stages, place.slot);
     place = next_place;
   }
   allow_next_kernel();

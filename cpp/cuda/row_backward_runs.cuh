@@ -15,6 +15,7 @@
 #include "cuda/parameter_sum.cuh"
 #include "cuda/reduce.cuh"
 #include "cuda/row_runs.cuh"
+#include "cuda/run_access.cuh"
 #include "math/normalize.h"
 
 namespace normact::cuda {
@@ -85,6 +86,73 @@ __device__ __forceinline__ void move_backward_tiles(const RowBackward& p, const 
 }
 #endif
 
+/// The effective weights of what a thread owns: in registers, or (kShare) in shared memory, once for all rows of the
+/// block, where the pairs of a row's lanes follow each other.
+template <class T, int kValues, bool kShare>
+class RunWeights {
+ public:
+  using A = Accumulator<T>;
+  static_assert(!kShare || kValues % 2 == 0);
+
+  __device__ __forceinline__ RunWeights(A* shared, int lane, int lanes) : shared_(shared + 2 * lane), lanes_(lanes) {}
+
+  /// All `threads` threads that work on rows call it; with kShare, those with `writes` write for all.
+  template <class Own>
+  __device__ __forceinline__ void load(const Operand& weight, A offset, const Own& own, bool writes, int threads) {
+    const Parameter<T> weights(weight);
+#pragma unroll
+    for (int j = 0; j < kValues; ++j) {
+      A value = A(1);
+      if (own.valid(j) && weights.data != nullptr) value = effective_weight(weights.at(own.column(j)), offset);
+      if constexpr (!kShare) {
+        value_[j] = value;
+      } else if (writes) {
+        shared_[j / 2 * 2 * lanes_ + j % 2] = value;
+      }
+    }
+    if constexpr (kShare) group_barrier(kFinishedBarrier - 1, threads);
+  }
+
+  /// Of element j; to be called for one after the other, from the first.
+  __device__ __forceinline__ A of(int j) {
+    if constexpr (kShare) {
+      if (j % 2 == 0) {
+        const float2 pair = *reinterpret_cast<const float2*>(shared_ + j * lanes_);
+        value_[0] = pair.x;
+        value_[1] = pair.y;
+      }
+    }
+    return value_[kShare ? j % 2 : j];
+  }
+
+ private:
+  A value_[kShare ? 2 : kValues];
+  A* shared_;
+  int lanes_;
+};
+
+/// Writes one row of partials a block. Groups of one warp add theirs up; what is left is a part a warp, or a group of
+/// warps. The whole block calls it; group: which of the `groups` groups of lanes this thread belongs to.
+template <class T, int kLanes, class Own, class A>
+__device__ __forceinline__ void write_run_sums(const RowBackward& p, void* workspace, void* shared, const Own& own,
+                                               A (&dweight)[Own::kValues], A (&dbias)[Own::kValues], bool mover,
+                                               int group, int groups, int threads) {
+  Partials<A> partials(p, workspace, gridDim.x, blockIdx.x);
+  const auto store = [&](A(&sum)[Own::kValues], A* columns) {
+#pragma unroll
+    for (int j = 0; j < Own::kValues; ++j) {
+      if constexpr (!kSeveralWarps<kLanes>) sum[j] = sum_over_groups<kLanes>(sum[j]);
+      if (!mover && (kSeveralWarps<kLanes> || threadIdx.x % kWarp < kLanes) && own.valid(j))
+        columns[own.column(j)] = sum[j];
+    }
+  };
+  const int part = kSeveralWarps<kLanes> ? group : threadIdx.x / kWarp;
+  const int parts = kSeveralWarps<kLanes> ? groups : threads / kWarp;
+  partials.template write_block<T>(
+      p, shared, [&](A* columns) { store(dweight, columns); }, [&](A* columns) { store(dbias, columns); }, part, parts,
+      0, own.cols());
+}
+
 template <class T, NormKind kKind, int kLanes, int kRuns, bool kShareWeights>
 __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kBackwardRunThreads, 1)
     row_backward_runs_kernel(const __grid_constant__ RowBackward p, const __grid_constant__ BackwardRunTiles tiles,
@@ -94,7 +162,6 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
   constexpr bool kLayer = kKind == NormKind::layer;
   using Own = OwnRuns<T, kRuns, kBackwardRun<T>, kLanes>;
   constexpr int kValues = Own::kValues;
-  static_assert(!kShareWeights || kValues % 2 == 0);
   extern __shared__ __align__(128) char shared[];
   __shared__ Mbarrier full[kMaxRunStages], free[2];
   __shared__ GroupScratch<A, 2> scratch[kSeveralWarps<kLanes> ? 2 : 1];
@@ -104,21 +171,13 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
   const int tile_bytes = tiles.layout.tile_bytes;
   const int slot_bytes = tensors * tile_bytes + tiles.layout.statistics_bytes;
   char* output = shared + tiles.stages * slot_bytes;
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < tiles.stages; ++s) full[s].init(1 + kWarp);  // the mover's lanes bring the statistics
-    free[0].init(1);
-    free[1].init(1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    fence_async();
-  }
-  __syncthreads();
+  start_barriers(tiles, full, 1 + kWarp, free, kBackwardMovers);  // the mover's lanes bring the statistics
   allow_next_kernel();
 
   const int lanes = kLanes != 0 ? kLanes : tiles.lanes;
   const int lane = kLanes != 0 ? threadIdx.x % kLanes : threadIdx.x % lanes;
   const int at = row_of_tile<T, kLanes>(lanes, threads);
-  const int cols = static_cast<int>(p.geometry.cols);
-  const Own own(lane, lanes, cols);
+  const Own own(lane, lanes, static_cast<int>(p.geometry.cols));
   const bool mover = static_cast<int>(threadIdx.x) >= threads;
   A dweight[kValues] = {}, dbias[kValues] = {};
   if (mover) {
@@ -129,26 +188,10 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
     }
   } else {
     const bool bias = kLayer || p.dbias.data != nullptr;
-    A weight[kShareWeights ? 2 : kValues];
-    A* const shared_weights = reinterpret_cast<A*>(output + 2 * tile_bytes) + 2 * lane;  // pairs of every lane
-    {
-      const Parameter<T> weights(p.weight);
-#pragma unroll
-      for (int j = 0; j < kValues; ++j) {
-        A value = A(1);
-        if (own.valid(j) && weights.data != nullptr) {
-          value = effective_weight(weights.at(own.column(j)), scalars.weight_offset);
-        }
-        if constexpr (!kShareWeights) {
-          weight[j] = value;
-        } else if (at == 0) {
-          shared_weights[j / 2 * 2 * lanes + j % 2] = value;
-        }
-      }
-      if constexpr (kShareWeights) group_barrier(kFinishedBarrier - 1, threads);
-    }
+    RunWeights<T, kValues, kShareWeights> weights(reinterpret_cast<A*>(output + 2 * tile_bytes), lane, lanes);
+    weights.load(p.weight, scalars.weight_offset, own, at == 0, threads);
 
-    int slot = 0, phase = 0, buffer = 0, free_phase = 1;
+    RunCursor now;
     for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
       const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
       const bool live = at < tiles.rows_of(tile);
@@ -156,11 +199,11 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
       const auto offset_in = [&](const RunTensor& tensor) {
         return row_offset(tiles, tensor, scalars.rows, first, row);
       };
-      char* from = shared + slot * slot_bytes + own.offset();
-      const A* statistics = reinterpret_cast<const A*>(shared + slot * slot_bytes + tensors * tile_bytes);
+      char* from = shared + now.slot * slot_bytes + own.offset();
+      const A* statistics = reinterpret_cast<const A*>(shared + now.slot * slot_bytes + tensors * tile_bytes);
       A xhat[kValues], gradient[kValues];
       A sum[kLayer ? 2 : 1];
-      full[slot].wait(phase);
+      full[now.slot].wait(now.phase);
       const A mean = kLayer ? statistics[row] : A(0);
       const A rstd = statistics[tiles.rows + row];
       own.load(from + offset_in(tiles.input[0]), xhat);
@@ -174,17 +217,11 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
       A products[2] = {}, totals[2] = {};
 #pragma unroll
       for (int j = 0; j < kValues; ++j) {
-        if constexpr (kShareWeights) {
-          if (j % 2 == 0) {
-            const float2 pair = *reinterpret_cast<const float2*>(shared_weights + j * lanes);
-            weight[0] = pair.x;
-            weight[1] = pair.y;
-          }
-        }
+        const A weight = weights.of(j);
         xhat[j] = normalized(xhat[j], mean, rstd);
         dweight[j] += gradient[j] * xhat[j];
         if (bias) dbias[j] += gradient[j];
-        gradient[j] *= weight[kShareWeights ? j % 2 : j];
+        gradient[j] *= weight;
         products[j % 2] += gradient[j] * xhat[j];
         if (kLayer) totals[j % 2] += gradient[j];
       }
@@ -192,7 +229,7 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
       if constexpr (kLayer) sum[1] = totals[0] + totals[1];
       if constexpr (kSeveralWarps<kLanes>) {
         const int warps = lanes / kWarp;
-        group_sum(sum, scratch[buffer].slots(at, warps), lane / kWarp, warps, 1 + at);
+        group_sum(sum, scratch[now.buffer].slots(at, warps), lane / kWarp, warps, 1 + at);
       } else {
         for (A& s : sum) s = lane_sum<kLanes>(s);
       }
@@ -201,34 +238,16 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
 #pragma unroll
       for (int j = 0; j < kValues; ++j) gradient[j] = input_gradient(gradient[j], xhat[j], rstd, c1, c2);
       if (tiles.residual) own.add(from + 2 * tile_bytes + offset_in(tiles.input[2]), gradient);
-      free[buffer].wait(free_phase);
+      free[now.buffer].wait(now.free_phase);
       if (live) {
-        own.store(output + buffer * tile_bytes + own.offset() + offset_in(tiles.output[0]), gradient);
+        own.store(output + now.buffer * tile_bytes + own.offset() + offset_in(tiles.output[0]), gradient);
       }
-      finish_tile(buffer, blockDim.x);
-      if (++slot == tiles.stages) {
-        slot = 0;
-        phase ^= 1;
-      }
-      buffer ^= 1;
-      free_phase ^= buffer ^ 1;
+      finish_tile(now.buffer, blockDim.x);
+      now.next(tiles.stages);
     }
   }
 
-  // One row of partials a block. Groups of one warp add theirs up; what is left is a part a warp, or a group of warps.
-  Partials<A> partials(p, workspace, gridDim.x, blockIdx.x);
-  const auto store = [&](A(&sum)[kValues], A* columns) {
-#pragma unroll
-    for (int j = 0; j < kValues; ++j) {
-      if constexpr (!kSeveralWarps<kLanes>) sum[j] = sum_over_groups<kLanes>(sum[j]);
-      if (!mover && (kSeveralWarps<kLanes> || threadIdx.x % kWarp < kLanes) && own.valid(j))
-        columns[own.column(j)] = sum[j];
-    }
-  };
-  const int part = kSeveralWarps<kLanes> ? at : threadIdx.x / kWarp;
-  partials.template write_block<T>(
-      p, shared, [&](A* columns) { store(dweight, columns); }, [&](A* columns) { store(dbias, columns); }, part,
-      kSeveralWarps<kLanes> ? tiles.rows : threads / kWarp, 0, cols);
+  write_run_sums<T, kLanes>(p, workspace, shared, own, dweight, dbias, mover, at, tiles.rows, threads);
 #endif
 }
 

@@ -13,6 +13,7 @@
 #include "cuda/memory.cuh"
 #include "cuda/reduce.cuh"
 #include "cuda/row_runs.cuh"
+#include "cuda/run_access.cuh"
 #include "math/normalize.h"
 
 namespace normact::cuda {
@@ -92,6 +93,22 @@ __device__ __forceinline__ void send_forward_tiles(const ForwardRunTiles& tiles,
 }
 #endif
 
+/// The effective weights and the biases of what a thread owns; ones and zeros where there are none.
+template <class T, class Own, class A>
+__device__ __forceinline__ void load_run_parameters(const RowForward& p, const Own& own, A weight_offset,
+                                                    A (&weight)[Own::kValues], A (&bias)[Own::kValues]) {
+  const Parameter<T> weights(p.weight), biases(p.bias);
+#pragma unroll
+  for (int j = 0; j < Own::kValues; ++j) {
+    weight[j] = A(1);
+    bias[j] = A(0);
+    if (own.valid(j) && weights.data != nullptr) {
+      weight[j] = effective_weight(weights.at(own.column(j)), weight_offset);
+    }
+    if (own.valid(j) && biases.data != nullptr) bias[j] = biases.at(own.column(j));
+  }
+}
+
 template <class T, NormKind kKind, int kLanes, int kRuns>
 __global__ void __launch_bounds__(kForwardRunThreads, 1)
     row_forward_runs_kernel(const __grid_constant__ RowForward p, const __grid_constant__ ForwardRunTiles tiles,
@@ -110,14 +127,7 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
   const int tile_bytes = tiles.layout.tile_bytes, slot_bytes = tensors * tile_bytes;
   const int output_bytes = slot_bytes + tiles.layout.statistics_bytes;
   char* output = shared + tiles.stages * slot_bytes;
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < tiles.stages; ++s) full[s].init(1);
-    free[0].init(kForwardMovers);
-    free[1].init(kForwardMovers);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    fence_async();
-  }
-  __syncthreads();
+  start_barriers(tiles, full, 1, free, kForwardMovers);
   if (static_cast<int>(threadIdx.x) >= threads + kWarp) {
     if (tiles.dense) {
       bring_forward_tiles<T, true>(p, tiles, scalars.rows, shared, output, slot_bytes, output_bytes, full, free);
@@ -141,18 +151,7 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
   const int cols = static_cast<int>(p.geometry.cols);
   const Own own(lane, lanes, cols);
   A weight[kValues], bias[kValues];
-  {
-    const Parameter<T> weights(p.weight), biases(p.bias);
-#pragma unroll
-    for (int j = 0; j < kValues; ++j) {
-      weight[j] = A(1);
-      bias[j] = A(0);
-      if (own.valid(j) && weights.data != nullptr) {
-        weight[j] = effective_weight(weights.at(own.column(j)), scalars.weight_offset);
-      }
-      if (own.valid(j) && biases.data != nullptr) bias[j] = biases.at(own.column(j));
-    }
-  }
+  load_run_parameters<T>(p, own, scalars.weight_offset, weight, bias);
   const auto sum = [&](A part, int which) {
     A value[1] = {part};
     if constexpr (kSeveralWarps<kLanes>) {
@@ -164,21 +163,21 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
     return value[0];
   };
 
-  int slot = 0, phase = 0, buffer = 0, free_phase = 1;
+  RunCursor now;
   for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
     const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
     const bool live = at < tiles.rows_of(tile);
     const int row = live ? at : 0;  // others go along with the first row
     const auto offset_in = [&](const RunTensor& tensor) { return row_offset(tiles, tensor, scalars.rows, first, row); };
-    char* from = shared + slot * slot_bytes + own.offset();
-    char* to = output + buffer * output_bytes + own.offset();
+    char* from = shared + now.slot * slot_bytes + own.offset();
+    char* to = output + now.buffer * output_bytes + own.offset();
     A value[kValues];
-    full[slot].wait(phase);
+    full[now.slot].wait(now.phase);
     own.load(from + offset_in(tiles.input[0]), value);
     if (tiles.residual) {  // x = round(x + residual): the norm is of what the caller gets back
       own.add(from + tile_bytes + offset_in(tiles.input[1]), value);
       round_to<T>(value);
-      free[buffer].wait(free_phase);
+      free[now.buffer].wait(now.free_phase);
       if (live) own.store(to + tile_bytes + offset_in(tiles.output[1]), value);
     }
     own.clear(value);
@@ -189,27 +188,22 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
       for (int j = 0; j < kValues; ++j) value[j] -= mean;
       own.clear(value);
     }
-    const A variance = sum(sum_of<kValues, A>([&](int j) { return value[j] * value[j]; }), kLayer ? 1 : buffer) *
+    const A variance = sum(sum_of<kValues, A>([&](int j) { return value[j] * value[j]; }), kLayer ? 1 : now.buffer) *
                        scalars.reciprocal_cols;
     const A rstd = reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });
 #pragma unroll
     for (int j = 0; j < kValues; ++j) value[j] = affine(value[j] * rstd, weight[j], bias[j]);
-    free[buffer].wait(free_phase);
+    free[now.buffer].wait(now.free_phase);
     if (live) {
       if (lane == 0) {
-        A* statistics = reinterpret_cast<A*>(output + buffer * output_bytes + slot_bytes);
+        A* statistics = reinterpret_cast<A*>(output + now.buffer * output_bytes + slot_bytes);
         statistics[at] = mean;
         statistics[tiles.rows + at] = rstd;
       }
       own.store(to + offset_in(tiles.output[0]), value);
     }
-    finish_tile(buffer, blockDim.x);
-    if (++slot == tiles.stages) {
-      slot = 0;
-      phase ^= 1;
-    }
-    buffer ^= 1;
-    free_phase ^= buffer ^ 1;
+    finish_tile(now.buffer, blockDim.x);
+    now.next(tiles.stages);
   }
 #endif
 }

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the planners have in common.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/plan.h"
+
+namespace normact {
+
+constexpr int kPackBytes = 16;
+constexpr int kWarp = 32;
+constexpr int64_t kMaxBlocks = 2147483647;
+constexpr int64_t kMaxDivisibleRows = 2147483647;  // kernels divide row indices in 32 bits
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+inline int64_t power_of_two_from(int64_t value) {
+  int64_t power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+inline int accumulator_bytes(DType dtype) { return size_of(accumulator_of(dtype)); }
+
+inline int pack_size(const RowRequest& r) { return kPackBytes / size_of(r.dtype); }
+
+/// Packs in a row for the kernels that hold rows on chip, which want contiguous columns; 0 if they cannot serve.
+inline int64_t packs_of(const RowRequest& r) {
+  return r.access == RowAccess::strided ? 0 : ceil_div(r.geometry.cols, pack_size(r));
+}
+
+inline bool in_runs(const RowRequest& r) { return r.access == RowAccess::runs; }
+
+inline int persistent_blocks(const RowRequest& r, const DeviceInfo& device) {
+  return std::max(1, device.multiprocessors - r.sm_margin);
+}
+
+enum class Direction : uint8_t { forward, backward };
+
+/// Variants warp and block for rows at any alignment; false if they cannot serve the request (plan_runs.cpp).
+bool plan_run_warp(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan);
+bool plan_run_block(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan);
+
+}  // namespace normact

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a problem to what the planners look at.
+#include <initializer_list>
+
+#include "core/plan_common.h"
+
+namespace normact {
+namespace {
+
+bool pack_aligned(const Operand& operand, const RowGeometry& g) {
+  if (operand.data == nullptr) return true;
+  if (reinterpret_cast<uintptr_t>(operand.data) % kPackBytes != 0) return false;
+  for (int d = 0; d < g.row_ndim; ++d) {
+    if (g.row_shape[d] > 1 && operand.row_stride[d] * size_of(operand.dtype) % kPackBytes != 0) return false;
+  }
+  return true;
+}
+
+/// How operands of x's shape and parameters can be accessed.
+RowAccess access_of(const RowProblem& problem, std::initializer_list<const Operand*> like_x,
+                    std::initializer_list<const Operand*> parameters) {
+  const RowGeometry& g = problem.geometry;
+  if (!problem.contiguous || g.row_ndim > 2 || (g.row_ndim == 2 && g.rows > kMaxDivisibleRows))
+    return RowAccess::strided;
+  bool packs = g.cols * size_of(problem.dtype) % kPackBytes == 0;
+  for (const Operand* operand : like_x) packs = packs && pack_aligned(*operand, g);
+  const Operand* first = nullptr;
+  for (const Operand* operand : parameters) {
+    if (operand->data == nullptr) continue;
+    packs = packs && pack_aligned(*operand, g);
+    if (first != nullptr && first->dtype != operand->dtype) return RowAccess::strided;
+    first = operand;
+  }
+  return packs ? RowAccess::packs : RowAccess::runs;
+}
+
+/// Whether the rows of all these operands follow each other without gaps.
+bool rows_are_dense(const RowGeometry& g, std::initializer_list<const Operand*> like_x) {
+  if (g.rows == 1) return true;
+  bool dense = g.row_ndim == 1;
+  for (const Operand* operand : like_x) dense = dense && (operand->data == nullptr || operand->row_stride[0] == g.cols);
+  return dense;
+}
+
+RowRequest request_for(const RowProblem& problem, RowAccess access, bool residual, normact_row_variant variant,
+                       int sm_margin) {
+  RowRequest r{};
+  r.geometry = problem.geometry;
+  r.kind = problem.kind;
+  r.dtype = problem.dtype;
+  r.access = access;
+  r.residual = residual;
+  r.variant = variant;
+  r.sm_margin = sm_margin;
+  return r;
+}
+
+}  // namespace
+
+RowRequest request_of(const RowForward& p, normact_row_variant variant, int sm_margin) {
+  const RowAccess access = access_of(p, {&p.x, &p.residual, &p.y, &p.residual_out}, {&p.weight, &p.bias});
+  RowRequest r = request_for(p, access, p.residual.data != nullptr, variant, sm_margin);
+  r.dense = rows_are_dense(p.geometry, {&p.x, &p.residual, &p.y, &p.residual_out});
+  return r;
+}
+
+RowRequest request_of(const RowBackward& p, normact_row_variant variant, int sm_margin) {
+  const RowAccess access = access_of(p, {&p.x, &p.dy, &p.dresidual, &p.dx}, {&p.weight});
+  RowRequest r = request_for(p, access, p.dresidual.data != nullptr, variant, sm_margin);
+  r.dense = rows_are_dense(p.geometry, {&p.x, &p.dy, &p.dresidual, &p.dx});
+  r.parameter_gradients = p.dweight.data != nullptr || p.dbias.data != nullptr;
+  return r;
+}
+
+}  // namespace normact
