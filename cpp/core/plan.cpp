@@ -169,7 +169,10 @@ bool backward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan
   const int64_t packs = packs_of(r);
   if (packs < 1) return false;
   const int kept = kept_packs(r);
-  const auto lanes_for = [&](int vectors) { return round_up(ceil_div(packs, vectors), kWarp); };
+  // Two warps at least: fewer threads are the warp variant's, and a block has barriers for 15 groups.
+  const auto lanes_for = [&](int vectors) {
+    return std::max<int64_t>(round_up(ceil_div(packs, vectors), kWarp), 2 * kWarp);
+  };
   if (r.variant == NORMACT_ROW_AUTO && device.active_clusters[0] > 0 && packs > 1280)
     return false;  // see forward_block
   // 16 elements a thread, or for 16-bit types 24, which lower the cost of a row beside its elements but leave registers
@@ -228,16 +231,24 @@ const char* variant_name(normact_row_variant variant) {
   return "?";
 }
 
+bool try_variant(const Variant& variant, const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
+  *plan = {};
+  plan->variant = variant.id;
+  plan->access = r.access;
+  plan->cluster = 1;
+  plan->rows_per_block = 1;
+  plan->packs_per_block = static_cast<int>(std::min<int64_t>(packs_of(r), 1 << 30));
+  return variant.plan(r, device, plan) && plan->blocks <= kMaxBlocks;
+}
+
 Status plan_first_legal(const Variant (&variants)[4], const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
   for (const Variant& variant : variants) {
     if (r.variant != NORMACT_ROW_AUTO && r.variant != variant.id) continue;
-    *plan = {};
-    plan->variant = variant.id;
-    plan->access = r.access;
-    plan->cluster = 1;
-    plan->rows_per_block = 1;
-    plan->packs_per_block = static_cast<int>(std::min<int64_t>(packs_of(r), 1 << 30));
-    if (variant.plan(r, device, plan) && plan->blocks <= kMaxBlocks) return {};
+    // A residual takes shared memory; what cannot serve with one does not serve without, so that the bits are the same.
+    RowRequest with_residual = r;
+    with_residual.residual = true;
+    if (!r.residual && !try_variant(variant, with_residual, device, plan)) continue;
+    if (try_variant(variant, r, device, plan)) return {};
   }
   return {NORMACT_NOT_SUPPORTED, std::string("the row variant '") + variant_name(r.variant) + "' cannot serve " +
                                      std::to_string(r.geometry.rows) + " rows of " + std::to_string(r.geometry.cols) +

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a row problem will be run on a GPU: which kernel, how rows and columns are divided, how much memory. Pure
 // functions of the problem and the device, so that they are tested without one. What decides how a row is summed
-// (variant, threads_per_row, vectors, cluster) depends only on its columns, dtype and alignment class, never on the
-// number of rows: a row's bits are the same in any batch.
+// (variant, threads_per_row, vectors, cluster) depends only on the norm, its columns, dtype and alignment class, never
+// on the number of rows (below 2^31) or on a residual: a row's bits are the same in any batch.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ struct RowPlan {
   int rows_per_block;   // rows that a block works on at the same time
   int cluster;          // blocks that share a row
   int packs_per_block;  // of a row, within a cluster
-  int stages;           // rows in flight a thread group (backward, and runs)
+  int stages;           // rows in flight a thread group (where rows come in ahead)
   bool dense;           // runs: as in the request
   int64_t parts;        // row ranges with a row of partial parameter sums each (backward)
   int threads;          // per block

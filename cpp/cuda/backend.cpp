@@ -14,6 +14,8 @@ namespace {
 Status largest_workspace(const RowBackward& problem, const Launch& launch, size_t* bytes) {
   *bytes = 0;
   if (problem.geometry.rows == 0) return {};
+  DeviceGuard guard;  // the first query of a device asks for facts of the current one
+  NORMACT_TRY(guard.enter(launch.device));
   const DeviceInfo* device = nullptr;
   NORMACT_TRY(device_info(launch.device, &device));
   RowRequest request = request_of(problem, launch.variant, launch.sm_margin);
@@ -35,7 +37,7 @@ Status largest_workspace(const RowBackward& problem, const Launch& launch, size_
 }  // namespace
 
 Status row_norm_forward_workspace(const RowForward&, const Launch&, size_t* bytes) {
-  *bytes = 0;  // every forward works on chip; asking the planner would cost the call a third of its host time
+  *bytes = 0;  // no forward needs any; asking the planner would cost the call a third of its host time
   return {};
 }
 

@@ -56,6 +56,11 @@ cudaError_t query(int device, DeviceInfo* info) {
   error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (error != cudaSuccess) return error;
   info->compute_capability = 10 * major + minor;
+  // Kernels do what they were compiled for: those for an older architecture run here, but without what is new since.
+  cudaFuncAttributes attributes = {};
+  error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(empty_kernel));
+  if (error != cudaSuccess) return error;
+  if (attributes.ptxVersion > 0) info->compute_capability = std::min(info->compute_capability, attributes.ptxVersion);
   info->shared_memory_block = shared - kStaticSharedReserve;
   if (info->compute_capability >= 90) query_clusters(info);
   return cudaSuccess;

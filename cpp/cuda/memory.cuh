@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How kernels touch memory: streaming 16-byte accesses for data that is used once, cached ones for parameters, and
-// asynchronous copies into shared memory.
+// How kernels touch memory: 16-byte accesses, parameters through the read-only path, and asynchronous copies into
+// shared memory.
 #pragma once
 
 #include "core/problem.h"

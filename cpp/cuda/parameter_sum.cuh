@@ -8,11 +8,11 @@
 
 namespace normact::cuda {
 
-/// The partial sums in the workspace: `rows` rows of `cols` for dweight if it is wanted, then the same for dbias. A
-/// single row would be the result already: then the sums go straight to dweight and dbias.
+/// The partial sums in the workspace: `rows` rows of `cols` for dweight if it is wanted, then the same for dbias.
+/// Where the grid is a single block, write_block() writes the result itself.
 template <class A>
 struct Partials {
-  A* dweight;  // this block's row; null if not wanted
+  A* dweight;  // this block's (or cluster's) row; null if not wanted
   A* dbias;
   bool single;
 

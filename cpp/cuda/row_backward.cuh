@@ -5,10 +5,10 @@
 //          of its groups: kLanes lanes (warp), or a whole number of warps (block). A thread owns the same kVectors
 //          packs of every row it sees, so dweight and dbias add up in its registers.
 // Bytes    each element of x, dy (and dresidual) is read once, dx written once; parameter sums write one row a block to
-//          the workspace, which parameter_sum.cuh adds up in a fixed order.
+//          the workspace, which parameter_sum.cuh adds up in a fixed order (a single block writes the result).
 // Pipeline tiles come in ahead through a ring of shared memory (tile_ring.cuh). xhat and g stay in registers over the
 //          two sums of a row, so that a tile's slot is free again as soon as it has been read.
-// Barriers warp: none. block: one named barrier a row.
+// Barriers warp: none. block: one named barrier a row. Before sm_90 also one of the block a tile.
 #pragma once
 
 #include "core/plan.h"

@@ -5,7 +5,7 @@
 //          packs of each (cluster_row.cuh), so that dweight and dbias add up in registers. One warp a block more
 //          exchanges the sums (cluster_exchange.cuh); with more packs a thread there are no registers for one.
 // Bytes    each element of x, dy (and dresidual) is read once, dx written once; parameter sums write one row a cluster
-//          to the workspace, which parameter_sum.cuh adds up in a fixed order.
+//          to the workspace, which wide_parameter_sum_kernel adds up in a fixed order.
 // Pipeline rows come in ahead. A warp takes the sums of row i + 1 and then writes dx of row i, both from shared memory,
 //          so that a row's exchange takes place during another row's arithmetic.
 // Barriers none of the block or the cluster in the loop.

@@ -86,50 +86,26 @@ __device__ __forceinline__ void move_backward_tiles(const RowBackward& p, const 
 }
 #endif
 
-/// The effective weights of what a thread owns: in registers, or (kShare) in shared memory, once for all rows of the
-/// block, where the pairs of a row's lanes follow each other.
-template <class T, int kValues, bool kShare>
-class RunWeights {
- public:
-  using A = Accumulator<T>;
-  static_assert(!kShare || kValues % 2 == 0);
-
-  __device__ __forceinline__ RunWeights(A* shared, int lane, int lanes) : shared_(shared + 2 * lane), lanes_(lanes) {}
-
-  /// All `threads` threads that work on rows call it; with kShare, those with `writes` write for all.
-  template <class Own>
-  __device__ __forceinline__ void load(const Operand& weight, A offset, const Own& own, bool writes, int threads) {
-    const Parameter<T> weights(weight);
+/// The effective weights of what a thread owns: to its registers, or (kShare) to shared memory, once for all rows of
+/// the block. There `shared` is the place of this lane's first pair, and the pairs of a row's lanes follow each other.
+/// All `threads` threads that work on rows call it; with kShare, those with `writes` write for all.
+template <class T, bool kShare, class Own, class A, int kCount>
+__device__ __forceinline__ void load_run_weights(const Operand& operand, A offset, const Own& own, A (&weight)[kCount],
+                                                 A* shared, int lanes, bool writes, int threads) {
+  static_assert(kShare ? Own::kValues % 2 == 0 : kCount == Own::kValues);
+  const Parameter<T> weights(operand);
 #pragma unroll
-    for (int j = 0; j < kValues; ++j) {
-      A value = A(1);
-      if (own.valid(j) && weights.data != nullptr) value = effective_weight(weights.at(own.column(j)), offset);
-      if constexpr (!kShare) {
-        value_[j] = value;
-      } else if (writes) {
-        shared_[j / 2 * 2 * lanes_ + j % 2] = value;
-      }
+  for (int j = 0; j < Own::kValues; ++j) {
+    A value = A(1);
+    if (own.valid(j) && weights.data != nullptr) value = effective_weight(weights.at(own.column(j)), offset);
+    if constexpr (!kShare) {
+      weight[j] = value;
+    } else if (writes) {
+      shared[j / 2 * 2 * lanes + j % 2] = value;
     }
-    if constexpr (kShare) group_barrier(kFinishedBarrier - 1, threads);
   }
-
-  /// Of element j; to be called for one after the other, from the first.
-  __device__ __forceinline__ A of(int j) {
-    if constexpr (kShare) {
-      if (j % 2 == 0) {
-        const float2 pair = *reinterpret_cast<const float2*>(shared_ + j * lanes_);
-        value_[0] = pair.x;
-        value_[1] = pair.y;
-      }
-    }
-    return value_[kShare ? j % 2 : j];
-  }
-
- private:
-  A value_[kShare ? 2 : kValues];
-  A* shared_;
-  int lanes_;
-};
+  if constexpr (kShare) group_barrier(kFinishedBarrier - 1, threads);
+}
 
 /// Writes one row of partials a block. Groups of one warp add theirs up; what is left is a part a warp, or a group of
 /// warps. The whole block calls it; group: which of the `groups` groups of lanes this thread belongs to.
@@ -188,8 +164,10 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
     }
   } else {
     const bool bias = kLayer || p.dbias.data != nullptr;
-    RunWeights<T, kValues, kShareWeights> weights(reinterpret_cast<A*>(output + 2 * tile_bytes), lane, lanes);
-    weights.load(p.weight, scalars.weight_offset, own, at == 0, threads);
+    A weight[kShareWeights ? 2 : kValues];
+    A* const shared_weights = reinterpret_cast<A*>(output + 2 * tile_bytes) + 2 * lane;  // pairs of every lane
+    load_run_weights<T, kShareWeights>(p.weight, scalars.weight_offset, own, weight, shared_weights, lanes, at == 0,
+                                       threads);
 
     RunCursor now;
     for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
@@ -217,11 +195,17 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
       A products[2] = {}, totals[2] = {};
 #pragma unroll
       for (int j = 0; j < kValues; ++j) {
-        const A weight = weights.of(j);
+        if constexpr (kShareWeights) {
+          if (j % 2 == 0) {
+            const float2 pair = *reinterpret_cast<const float2*>(shared_weights + j * lanes);
+            weight[0] = pair.x;
+            weight[1] = pair.y;
+          }
+        }
         xhat[j] = normalized(xhat[j], mean, rstd);
         dweight[j] += gradient[j] * xhat[j];
         if (bias) dbias[j] += gradient[j];
-        gradient[j] *= weight;
+        gradient[j] *= weight[kShareWeights ? j % 2 : j];
         products[j % 2] += gradient[j] * xhat[j];
         if (kLayer) totals[j % 2] += gradient[j];
       }

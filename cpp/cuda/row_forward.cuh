@@ -4,7 +4,7 @@
 // Work     warp: kLanes lanes own a row; block: a block of threads owns a row, and many small blocks share a
 //          multiprocessor. (Several rows a block would need named barriers; a block whose barriers the compiler cannot
 //          count reserves all 16, and then few blocks fit.) A warp owns a contiguous chunk of 32 * kVectors packs, so
-//          that every address is one base and constant offsets; a thread holds kVectors packs as accumulators.
+//          that every address is one base and constant offsets; a thread holds kVectors packs.
 // Bytes    each element of x (and residual) is read once, each of y (and residual_out) written once.
 // Barriers warp: none. block: one a sum (layer: two, rms: one).
 // Sums     two-pass from registers, about the row's own mean.

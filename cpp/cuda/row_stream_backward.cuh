@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row norm backward for rows that no other variant takes: too long for a cluster, or with columns that are not
-// contiguous. Variant stream, in two kernels and parameter_sum.cuh.
+// Row norm backward for rows that no other variant takes: see row_stream_forward.cuh. Variant stream, in two
+// kernels and parameter_sum.cuh.
 //
 // Work     sums: a block owns a row and leaves its two gradient means in the workspace. apply: a block owns
 //          blockDim units of columns (a unit is a pack of 16 bytes or one element) and a range of rows.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row norm forward for rows that no other variant takes: longer than a cluster's registers hold, or with columns that
-// are not contiguous. Variant stream.
+// Row norm forward for rows that no other variant takes: too long for those, with columns that are not
+// contiguous, with parameters of two types, or (before sm_90) not whole packs. Variant stream.
 //
 // Work     a block, or a cluster with one contiguous slice a block, owns a row and walks over it in steps of
 //          blockDim * kUnroll units; a unit is a pack of 16 bytes (kPacks) or one element.

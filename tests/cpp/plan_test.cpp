@@ -131,6 +131,33 @@ TEST(every_plan_covers_its_row_and_fits_the_device) {
   }
 }
 
+TEST(a_forced_backward_block_has_a_barrier_for_each_group) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (int64_t cols = 8; cols < 9000; cols += 8) {
+      RowRequest r = request(100000, cols, dtype);
+      r.variant = NORMACT_ROW_BLOCK;
+      RowPlan plan{};
+      if (!plan_row_backward(r, kHopper, &plan).ok()) continue;
+      CHECK(plan.threads_per_row >= 64 && plan.rows_per_block <= 15);
+    }
+  }
+}
+
+TEST(how_a_row_is_summed_does_not_depend_on_a_residual) {
+  for (const DeviceInfo& device : {kHopper, kAmpere}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+      for (int64_t cols = 8; cols < 600000; cols += 8 * (1 + cols / 500)) {
+        RowRequest with = request(5000, cols, dtype), without = with;
+        with.residual = true;
+        const RowPlan a = forward(with, device), b = forward(without, device);
+        const RowPlan c = backward(with, device), d = backward(without, device);
+        CHECK(a.variant == b.variant && a.threads_per_row == b.threads_per_row && a.vectors == b.vectors);
+        CHECK(c.variant == d.variant && c.threads_per_row == d.threads_per_row && c.vectors == d.vectors);
+      }
+    }
+  }
+}
+
 TEST(a_forced_variant_that_cannot_serve_is_refused) {
   RowRequest r = request(16, 4096, DType::f32, RowAccess::strided);
   RowPlan plan{};
