@@ -26,7 +26,7 @@ struct Norm {
     for (double v : x) sum += v;
     *mean = centers ? sum / n : 0;
     for (double v : x) squares += (v - *mean) * (v - *mean);
-    *rstd = normact::reciprocal_std(squares, n, eps, rsqrt);
+    *rstd = normact::reciprocal_std(squares / n, eps, rsqrt);
   }
 
   double gain(size_t i) const { return normact::effective_weight(weight[i], weight_offset); }
@@ -47,8 +47,8 @@ struct Norm {
     const auto n = static_cast<double>(x.size());
     for (size_t i = 0; i < x.size(); ++i) {
       const double g = dy[i] * gain(i);
-      if (centers) c1 += g / n;
-      c2 += g * normact::normalized(x[i], mean, rstd) / n;
+      if (centers) c1 += rstd * g / n;
+      c2 += rstd * g * normact::normalized(x[i], mean, rstd) / n;
     }
     Row dx(x.size());
     for (size_t i = 0; i < x.size(); ++i) {
