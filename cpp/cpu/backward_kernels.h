@@ -22,7 +22,7 @@ constexpr int64_t kMaxSharedCols = 4 * kChunk;
 // Larger tensors come from memory. Their short rows ask early for what the row after next will touch: the sweeps
 // alternate between reading and writing, which the processor's own prefetch follows too late.
 constexpr int64_t kFarBytes = 3 * 1024 * 1024;
-constexpr int64_t kPrefetchBytes = 4096;
+constexpr int64_t kPrefetchBytes = 1024;
 
 template <class T>
 NORMACT_SIMD void prefetch(const T* now) {
