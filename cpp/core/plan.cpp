@@ -56,9 +56,6 @@ bool forward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan)
 
 // The cluster kernels for whole packs: 16 working warps a block, of which each owns packs_per_block / 16 of the row.
 
-constexpr int kClusterWarps = 16;
-constexpr int kMaxClusterStages = 4;
-
 /// The smallest cluster whose warps have at most 32 * vectors packs each; false if there is none. even_pairs: no more
 /// clusters of two than clusters of four leave room for.
 bool divide_over_cluster(const RowRequest& r, const DeviceInfo& device, int vectors, bool even_pairs, RowPlan* plan) {
@@ -98,7 +95,7 @@ bool forward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* pla
     // Forward is bound by bandwidth, which fewer pairs share more evenly (H200: 60 of 66).
     if (!divide_over_cluster(r, device, vectors, true, plan)) continue;
     plan->threads = (kClusterWarps + 1) * kWarp;  // one warp exchanges sums
-    return plan_cluster_ring(device, r.residual ? 2 : 1, plan->cluster == 16 ? kMaxClusterStages : 3, 0, plan);
+    return plan_cluster_ring(device, r.residual ? 2 : 1, plan->cluster == 16 ? kMaxStages : 3, 0, plan);
   }
   return false;
 }
@@ -121,7 +118,7 @@ bool plan_ring(const RowRequest& r, const DeviceInfo& device, int groups, RowPla
   plan->threads = groups * plan->threads_per_row;
   plan->rows_per_block = groups;
   const int64_t stage = tensors * groups * plan->packs_per_block * int64_t{kPackBytes};
-  plan->stages = static_cast<int>(std::min<int64_t>(4, (device.shared_memory_block - weights) / stage));
+  plan->stages = static_cast<int>(std::min<int64_t>(kMaxStages, (device.shared_memory_block - weights) / stage));
   // Parameter sums meet in it, too.
   const int64_t shared = std::max(weights + plan->stages * stage, weights * std::min(groups, plan->threads / kWarp));
   plan->shared_bytes = static_cast<int>(shared);
@@ -194,11 +191,12 @@ bool backward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* pl
   const int tensors = r.residual ? 3 : 2;
   if (divide_over_cluster(r, device, kept_packs(r), false, plan)) {
     plan->threads = (kClusterWarps + 1) * kWarp;  // one warp exchanges sums
-    return plan_cluster_ring(device, tensors, plan->cluster >= 8 ? kMaxClusterStages : 3, 0, plan);
+    return plan_cluster_ring(device, tensors, plan->cluster >= 8 ? kMaxStages : 3, 0, plan);
   }
   if (size_of(r.dtype) > 2 || !divide_over_cluster(r, device, 2 * kept_packs(r), false, plan)) return false;
   plan->threads = kClusterWarps * kWarp;  // no registers to spare for another warp
-  const int exchange = 4 * plan->cluster * kClusterWarps * 2 * accumulator_bytes(r.dtype);  // DirectExchange::bytes
+  const int exchange =
+      kExchangeDepth * plan->cluster * kClusterWarps * 2 * accumulator_bytes(r.dtype);  // DirectExchange::bytes
   return plan_cluster_ring(device, tensors, 3, exchange, plan);
 }
 

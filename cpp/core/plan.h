@@ -13,6 +13,11 @@
 
 namespace normact {
 
+// What the planners and the kernels must agree on.
+constexpr int kMaxStages = 4;      // tiles or rows in flight (but for runs: run_layout.h)
+constexpr int kClusterWarps = 16;  // of a cluster's block that work on rows
+constexpr int kExchangeDepth = 4;  // rows whose sums a cluster's blocks exchange at the same time
+
 /// What a plan needs to know of a device.
 struct DeviceInfo {
   int compute_capability;  // 90 for sm_90

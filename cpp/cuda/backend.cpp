@@ -14,8 +14,6 @@ namespace {
 Status largest_workspace(const RowBackward& problem, const Launch& launch, size_t* bytes) {
   *bytes = 0;
   if (problem.geometry.rows == 0) return {};
-  DeviceGuard guard;  // the first query of a device asks for facts of the current one
-  NORMACT_TRY(guard.enter(launch.device));
   const DeviceInfo* device = nullptr;
   NORMACT_TRY(device_info(launch.device, &device));
   RowRequest request = request_of(problem, launch.variant, launch.sm_margin);

@@ -17,9 +17,6 @@
 
 namespace normact::cuda {
 
-constexpr int kExchangeDepth = 4;
-constexpr int kClusterWarps = 16;  // of a block that work on rows
-
 /// Two sums that travel in one access.
 template <class N>
 struct alignas(2 * sizeof(N)) SumPair {

@@ -16,7 +16,7 @@ constexpr int kStaticSharedReserve = 4096;  // for the kernels' static shared me
 struct Entry {
   std::once_flag once;
   DeviceInfo info{};
-  cudaError_t error = cudaSuccess;
+  Status status;
 };
 
 __global__ void empty_kernel() {}
@@ -75,8 +75,15 @@ Status device_info(int device, const DeviceInfo** info) {
             "device_id is " + std::to_string(device) + ", expected 0.." + std::to_string(kMaxDevices - 1)};
   }
   Entry& entry = entries[static_cast<size_t>(device)];
-  std::call_once(entry.once, [&] { entry.error = query(device, &entry.info); });
-  NORMACT_TRY(check(entry.error, "cudaDeviceGetAttribute"));
+  std::call_once(entry.once, [&] {
+    DeviceGuard guard;  // what kernels can do is asked of the current device
+    const auto ask = [&]() -> Status {
+      NORMACT_TRY(guard.enter(device));
+      return check(query(device, &entry.info), "asking for the device's properties");
+    };
+    static_cast<void>(entry.status = ask());
+  });
+  NORMACT_TRY(entry.status);
   *info = &entry.info;
   return {};
 }

@@ -67,12 +67,14 @@ Status launch_kernel(const char* name, const LaunchShape& shape, const Launch& l
     attributes[count].val.clusterDim.z = 1;
     ++count;
   }
-  const DeviceInfo* device = nullptr;
-  NORMACT_TRY(device_info(launch.device, &device));
-  if (shape.after_previous && device->compute_capability >= 90) {
-    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[count].val.programmaticStreamSerializationAllowed = 1;
-    ++count;
+  if (shape.after_previous) {
+    const DeviceInfo* device = nullptr;
+    NORMACT_TRY(device_info(launch.device, &device));
+    if (device->compute_capability >= 90) {
+      attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attributes[count].val.programmaticStreamSerializationAllowed = 1;
+      ++count;
+    }
   }
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;

@@ -120,19 +120,11 @@ Status launch_row_cluster(const RowBackward& p, const RowPlan& plan, const Launc
 template <class T, NormKind kKind>
 Status launch_row_runs(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   const RowGeometry& g = p.geometry;
-  BackwardRunTiles tiles;
+  BackwardRunTiles tiles(p, plan, p.dresidual.data != nullptr);
   tiles.input[0] = RunTensor(p.x, g);
   tiles.input[1] = RunTensor(p.dy, g);
   tiles.input[2] = RunTensor(p.dresidual, g);
   tiles.output[0] = RunTensor(p.dx, g);
-  tiles.layout = run_layout(g.cols, p.dtype, plan.rows_per_block, plan.dense);
-  tiles.lanes = plan.threads_per_row;
-  tiles.rows = plan.rows_per_block;
-  tiles.count = static_cast<int>((g.rows + plan.rows_per_block - 1) / plan.rows_per_block);
-  tiles.last_rows = static_cast<int>(g.rows - int64_t{tiles.count - 1} * tiles.rows);
-  tiles.stages = plan.stages;
-  tiles.dense = plan.dense;
-  tiles.residual = p.dresidual.data != nullptr;
   const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
                           plan.shared_bytes};
   const auto run = [&](auto lanes, auto runs, auto share_weights) {

@@ -72,19 +72,11 @@ Status launch_row_cluster(const RowForward& p, const RowPlan& plan, const Launch
 template <class T, NormKind kKind>
 Status launch_row_runs(const RowForward& p, const RowPlan& plan, const Launch& launch) {
   const RowGeometry& g = p.geometry;
-  ForwardRunTiles tiles;
+  ForwardRunTiles tiles(p, plan, p.residual.data != nullptr);
   tiles.input[0] = RunTensor(p.x, g);
   tiles.input[1] = RunTensor(p.residual, g);
   tiles.output[0] = RunTensor(p.y, g);
   tiles.output[1] = RunTensor(p.residual_out, g);
-  tiles.layout = run_layout(g.cols, p.dtype, plan.rows_per_block, plan.dense);
-  tiles.lanes = plan.threads_per_row;
-  tiles.rows = plan.rows_per_block;
-  tiles.count = static_cast<int>((g.rows + plan.rows_per_block - 1) / plan.rows_per_block);
-  tiles.last_rows = static_cast<int>(g.rows - int64_t{tiles.count - 1} * tiles.rows);
-  tiles.stages = plan.stages;
-  tiles.dense = plan.dense;
-  tiles.residual = p.residual.data != nullptr;
   const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
                           plan.shared_bytes};
   constexpr int kMostRuns = sizeof(T) == 2 ? 3 : 2;

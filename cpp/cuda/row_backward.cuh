@@ -22,8 +22,6 @@
 
 namespace normact::cuda {
 
-constexpr int kBackwardThreads = 512;
-
 /// The tiles of one block: one row for each of its groups.
 template <class T>
 struct BackwardTiles {

@@ -60,6 +60,17 @@ struct RunTiles {
   bool dense;  // every tensor's rows follow each other: a tile is one piece
   bool residual;
 
+  /// All but the tensors.
+  RunTiles(const RowProblem& p, const RowPlan& plan, bool with_residual)
+      : layout(run_layout(p.geometry.cols, p.dtype, plan.rows_per_block, plan.dense)),
+        lanes(plan.threads_per_row),
+        rows(plan.rows_per_block),
+        count(static_cast<int>((p.geometry.rows + rows - 1) / rows)),
+        last_rows(static_cast<int>(p.geometry.rows - int64_t{count - 1} * rows)),
+        stages(plan.stages),
+        dense(plan.dense),
+        residual(with_residual) {}
+
   /// Rows of a tile.
   __device__ __forceinline__ int rows_of(int tile) const { return tile == count - 1 ? last_rows : rows; }
 };

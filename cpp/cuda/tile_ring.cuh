@@ -8,12 +8,11 @@
 // Before   all threads copy 16 bytes at a time (asynchronously from sm_80 on), with block barriers in between.
 #pragma once
 
+#include "core/plan.h"
 #include "cuda/memory.cuh"
 #include "cuda/reduce.cuh"
 
 namespace normact::cuda {
-
-constexpr int kMaxStages = 4;
 
 /// A barrier in shared memory that copies and threads arrive at (sm_90).
 class Mbarrier {
