@@ -54,8 +54,12 @@ class BackwardServer {
  public:
   __device__ __forceinline__ BackwardServer(const RowBackward& p, const Scalars<A>& scalars, const ClusterShare& share,
                                             RowStatistics<A>* shared)
-      : p_(p), scalars_(scalars), share_(share), shared_(shared), batch_(load(share.lane)), next_(batch_) {
-    if (share.lane < 2) shared[share.lane] = batch_;
+      : p_(p), scalars_(scalars), share_(share), shared_(shared) {}
+
+  /// Before the block's first barrier.
+  __device__ __forceinline__ void start() {
+    next_ = batch_ = load(share_.lane);
+    if (share_.lane < 2) shared_[share_.lane] = batch_;
   }
 
   __device__ __forceinline__ void run(WarpExchange<A, A>& exchange) {
@@ -294,21 +298,20 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
     ring.init();
     fetch(0, 0);
   }
+  BackwardServer<kKind, A> server(p, scalars, share, served);
+  if (serving) server.start();
+  __syncthreads();
+  cluster_arrive(share.blocks);
   if constexpr (kServed) {
     if (serving) {
-      BackwardServer<kKind, A> server(p, scalars, share, served);
-      __syncthreads();
-      cluster_arrive();
-      cluster_wait();
+      cluster_wait(share.blocks);
       server.run(exchange);
       allow_next_kernel();
-      cluster_arrive();
-      cluster_wait();
+      cluster_arrive(share.blocks);
+      cluster_wait(share.blocks);
       return;
     }
   }
-  __syncthreads();
-  cluster_arrive();
   if (share.lane == 0) {
 #pragma unroll 1
     for (int s = 1; s < split.stages; ++s) fetch(s, s);
@@ -317,7 +320,7 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
   const bool bias = kKind == NormKind::layer || p.dbias.data != nullptr;
   A dweight[kVectors][kSize] = {}, dbias[kVectors][kSize] = {};
   Worker worker{p, scalars, share, ring, exchange, weights, dweight, dbias, parts, residual, bias};
-  cluster_wait();
+  cluster_wait(share.blocks);
 
   const auto statistics = [&](int turn) {
     if constexpr (kServed)
@@ -347,8 +350,8 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
   const Partials<A> partials(p, workspace, share.clusters, share.cluster);
   store_partials<T>(partials.dweight, dweight, share);
   store_partials<T>(partials.dbias, dbias, share);
-  cluster_arrive();
-  cluster_wait();
+  cluster_arrive(share.blocks);
+  cluster_wait(share.blocks);
 #endif
 }
 

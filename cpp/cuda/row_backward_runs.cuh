@@ -25,6 +25,8 @@ using BackwardRunTiles = RunTiles<3, 1>;  // x, dy, dresidual; dx
 template <class T>
 constexpr int kBackwardRun = backward_run(sizeof(T));
 
+constexpr int kWorkersBarrier = 15;  // of all warps that work on rows; groups of warps have 1 and up
+
 #if __CUDA_ARCH__ >= 900
 template <class A>
 __device__ __forceinline__ void copy_value_async(A* shared, const A* global) {
@@ -37,7 +39,7 @@ __device__ __forceinline__ void copy_value_async(A* shared, const A* global) {
 template <class T, bool kLayer, bool kDense>
 __device__ __forceinline__ void move_backward_tiles(const RowBackward& p, const BackwardRunTiles& tiles,
                                                     const RowDivisor& divisor, char* ring, char* output, int slot_bytes,
-                                                    Mbarrier* full, Mbarrier* free) {
+                                                    RunBarriers& barriers) {
   using A = Accumulator<T>;
   const int lane = threadIdx.x % kWarp;
   const int tile_bytes = tiles.layout.tile_bytes;
@@ -46,10 +48,10 @@ __device__ __forceinline__ void move_backward_tiles(const RowBackward& p, const 
     const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
     const int here = tiles.rows_of(tile);
     char* to = ring + slot * slot_bytes;
-    int bytes = fetch_rows<T, kDense>(tiles, tiles.input[0], divisor, first, here, to, full[slot]);
-    bytes += fetch_rows<T, kDense>(tiles, tiles.input[1], divisor, first, here, to + tile_bytes, full[slot]);
+    int bytes = fetch_rows<T, kDense>(tiles, tiles.input[0], divisor, first, here, to, barriers.full[slot]);
+    bytes += fetch_rows<T, kDense>(tiles, tiles.input[1], divisor, first, here, to + tile_bytes, barriers.full[slot]);
     if (tiles.residual) {
-      bytes += fetch_rows<T, kDense>(tiles, tiles.input[2], divisor, first, here, to + 2 * tile_bytes, full[slot]);
+      bytes += fetch_rows<T, kDense>(tiles, tiles.input[2], divisor, first, here, to + 2 * tile_bytes, barriers.full[slot]);
     }
     A* statistics = reinterpret_cast<A*>(to + (tiles.residual ? 3 : 2) * tile_bytes);
     if (kLayer) {
@@ -58,23 +60,24 @@ __device__ __forceinline__ void move_backward_tiles(const RowBackward& p, const 
     }
     for_each_statistic<A>(p.rstd, divisor, first, here,
                           [&](const A* from, int i) { copy_value_async(statistics + tiles.rows + i, from); });
-    full[slot].arrive_after_copies();
+    barriers.full[slot].arrive_after_copies();
     if constexpr (!kDense) bytes = __reduce_add_sync(kFullWarp, bytes);
     __syncwarp();  // all lanes have written what they bring themselves
-    if (lane == 0) full[slot].arrive_and_expect(bytes);
+    if (lane == 0) barriers.full[slot].arrive_and_expect(bytes);
   };
 #pragma unroll 1
   for (int s = 0; s < tiles.stages; ++s) fetch(blockIdx.x + s * gridDim.x, s);
-  int slot = 0, buffer = 0;
+  int slot = 0;
+  OutputTurn turn;
 #pragma unroll 1
-  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x, buffer ^= 1) {
+  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x, turn.next()) {
     const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
     const int here = tiles.rows_of(tile);
-    char* from = output + buffer * tile_bytes;
-    group_barrier(kFinishedBarrier + buffer, blockDim.x);
+    char* from = output + turn.buffer * tile_bytes;
+    barriers.finished[turn.buffer].wait(turn.phase);
     wait_bulk_read<0>();  // the buffer before this one has been sent
     __syncwarp();
-    if (lane == 0 && tile != static_cast<int>(blockIdx.x)) free[buffer ^ 1].arrive();
+    if (lane == 0 && tile != static_cast<int>(blockIdx.x)) barriers.free[turn.buffer ^ 1].arrive();
     send_rows<kDense>(tiles, tiles.output[0], divisor, first, here, from);
     commit_bulk();
     fetch(tile + tiles.stages * gridDim.x, slot);
@@ -104,7 +107,7 @@ __device__ __forceinline__ void load_run_weights(const Operand& operand, A offse
       shared[j / 2 * 2 * lanes + j % 2] = value;
     }
   }
-  if constexpr (kShare) group_barrier(kFinishedBarrier - 1, threads);
+  if constexpr (kShare) group_barrier(kWorkersBarrier, threads);
 }
 
 /// Writes one row of partials a block. Groups of one warp add theirs up; what is left is a part a warp, or a group of
@@ -139,7 +142,7 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
   using Own = OwnRuns<T, kRuns, kBackwardRun<T>, kLanes>;
   constexpr int kValues = Own::kValues;
   extern __shared__ __align__(128) char shared[];
-  __shared__ Mbarrier full[kMaxRunStages], free[2];
+  __shared__ RunBarriers barriers;
   __shared__ GroupScratch<A, 2> scratch[kSeveralWarps<kLanes> ? 2 : 1];
 
   const int threads = blockDim.x - kWarp;  // that work on rows
@@ -147,7 +150,7 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
   const int tile_bytes = tiles.layout.tile_bytes;
   const int slot_bytes = tensors * tile_bytes + tiles.layout.statistics_bytes;
   char* output = shared + tiles.stages * slot_bytes;
-  start_barriers(tiles, full, 1 + kWarp, free, kBackwardMovers);  // the mover's lanes bring the statistics
+  start_barriers(barriers, tiles.stages, 1 + kWarp, kBackwardMovers);  // the mover's lanes bring the statistics
   allow_next_kernel();
 
   const int lanes = kLanes != 0 ? kLanes : tiles.lanes;
@@ -158,9 +161,9 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
   A dweight[kValues] = {}, dbias[kValues] = {};
   if (mover) {
     if (tiles.dense) {
-      move_backward_tiles<T, kLayer, true>(p, tiles, scalars.rows, shared, output, slot_bytes, full, free);
+      move_backward_tiles<T, kLayer, true>(p, tiles, scalars.rows, shared, output, slot_bytes, barriers);
     } else {
-      move_backward_tiles<T, kLayer, false>(p, tiles, scalars.rows, shared, output, slot_bytes, full, free);
+      move_backward_tiles<T, kLayer, false>(p, tiles, scalars.rows, shared, output, slot_bytes, barriers);
     }
   } else {
     const bool bias = kLayer || p.dbias.data != nullptr;
@@ -181,7 +184,7 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
       const A* statistics = reinterpret_cast<const A*>(shared + now.slot * slot_bytes + tensors * tile_bytes);
       A xhat[kValues], gradient[kValues];
       A sum[kLayer ? 2 : 1];
-      full[now.slot].wait(now.phase);
+      barriers.full[now.slot].wait(now.phase);
       const A mean = kLayer ? statistics[row] : A(0);
       const A rstd = statistics[tiles.rows + row];
       own.load(from + offset_in(tiles.input[0]), xhat);
@@ -222,11 +225,11 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
 #pragma unroll
       for (int j = 0; j < kValues; ++j) gradient[j] = input_gradient(gradient[j], xhat[j], rstd, c1, c2);
       if (tiles.residual) own.add(from + 2 * tile_bytes + offset_in(tiles.input[2]), gradient);
-      free[now.buffer].wait(now.free_phase);
+      barriers.free[now.buffer].wait(now.free_phase);
       if (live) {
         own.store(output + now.buffer * tile_bytes + own.offset() + offset_in(tiles.output[0]), gradient);
       }
-      finish_tile(now.buffer, blockDim.x);
+      finish_tile(barriers.finished[now.buffer]);
       now.next(tiles.stages);
     }
   }

@@ -174,12 +174,12 @@ __global__ void __launch_bounds__(kForwardClusterThreads, 1)
     fetch(0, 0);
   }
   __syncthreads();
-  cluster_arrive();
+  cluster_arrive(share.blocks);
   if (serving) {
-    cluster_wait();
+    cluster_wait(share.blocks);
     serve_forward<T, kKind>(p, scalars, share, exchange);
-    cluster_arrive();
-    cluster_wait();
+    cluster_arrive(share.blocks);
+    cluster_wait(share.blocks);
     return;
   }
   if (share.lane == 0) {
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kForwardClusterThreads, 1)
   const A lane_count = static_cast<A>(share.lane_count() * kSize);
   const A reciprocal_lane_count = lane_count > A(0) ? A(1) / lane_count : A(0);
   const A reciprocal_warp_count = share.count > 0 ? A(1) / static_cast<A>(share.count * kSize) : A(0);
-  cluster_wait();
+  cluster_wait(share.blocks);
 
   const auto contribute = [&](int turn, const RingPlace& place) {
     SumPair<double> sums{0, 0};
@@ -251,8 +251,8 @@ __global__ void __launch_bounds__(kForwardClusterThreads, 1)
     finish(turn, place.slot);
     place = next;
   }
-  cluster_arrive();
-  cluster_wait();
+  cluster_arrive(share.blocks);
+  cluster_wait(share.blocks);
 #endif
 }
 

@@ -30,7 +30,7 @@ constexpr int kForwardRun = forward_run(sizeof(T));
 template <class T, bool kDense>
 __device__ __forceinline__ void bring_forward_tiles(const RowForward& p, const ForwardRunTiles& tiles,
                                                     const RowDivisor& divisor, char* ring, const char* output,
-                                                    int slot_bytes, int output_bytes, Mbarrier* full, Mbarrier* free) {
+                                                    int slot_bytes, int output_bytes, RunBarriers& barriers) {
   using A = Accumulator<T>;
   const int lane = threadIdx.x % kWarp;
   const auto fetch = [&](int tile, int slot) {
@@ -38,25 +38,26 @@ __device__ __forceinline__ void bring_forward_tiles(const RowForward& p, const F
     const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
     const int here = tiles.rows_of(tile);
     char* to = ring + slot * slot_bytes;
-    int bytes = fetch_rows<T, kDense>(tiles, tiles.input[0], divisor, first, here, to, full[slot]);
+    int bytes = fetch_rows<T, kDense>(tiles, tiles.input[0], divisor, first, here, to, barriers.full[slot]);
     if (tiles.residual) {
       to += tiles.layout.tile_bytes;
-      bytes += fetch_rows<T, kDense>(tiles, tiles.input[1], divisor, first, here, to, full[slot]);
+      bytes += fetch_rows<T, kDense>(tiles, tiles.input[1], divisor, first, here, to, barriers.full[slot]);
     }
     if constexpr (!kDense) bytes = __reduce_add_sync(kFullWarp, bytes);
     __syncwarp();  // all lanes have written what they bring themselves
-    if (lane == 0) full[slot].arrive_and_expect(bytes);
+    if (lane == 0) barriers.full[slot].arrive_and_expect(bytes);
   };
 #pragma unroll 1
   for (int s = 0; s < tiles.stages; ++s) fetch(blockIdx.x + s * gridDim.x, s);
-  int slot = 0, buffer = 0;
+  int slot = 0;
+  OutputTurn turn;
 #pragma unroll 1
-  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x, buffer ^= 1) {
-    group_barrier(kFinishedBarrier + buffer, blockDim.x);
+  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x, turn.next()) {
+    barriers.finished[turn.buffer].wait(turn.phase);
     fetch(tile + tiles.stages * gridDim.x, slot);
     const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
     const int here = tiles.rows_of(tile);
-    const A* statistics = reinterpret_cast<const A*>(output + buffer * output_bytes + slot_bytes);
+    const A* statistics = reinterpret_cast<const A*>(output + turn.buffer * output_bytes + slot_bytes);
     if (p.mean.data != nullptr) {
       for_each_statistic<A>(p.mean, divisor, first, here, [&](A* to, int i) { *to = statistics[i]; });
     }
@@ -64,25 +65,25 @@ __device__ __forceinline__ void bring_forward_tiles(const RowForward& p, const F
       for_each_statistic<A>(p.rstd, divisor, first, here, [&](A* to, int i) { *to = statistics[tiles.rows + i]; });
     }
     __syncwarp();
-    if (lane == 0) free[buffer].arrive();
+    if (lane == 0) barriers.free[turn.buffer].arrive();
     if (++slot == tiles.stages) slot = 0;
   }
 }
 
 template <class T, bool kDense>
 __device__ __forceinline__ void send_forward_tiles(const ForwardRunTiles& tiles, const RowDivisor& divisor,
-                                                   char* output, int output_bytes, Mbarrier* free) {
-  int buffer = 0;
+                                                   char* output, int output_bytes, RunBarriers& barriers) {
+  OutputTurn turn;
 #pragma unroll 1
-  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x, buffer ^= 1) {
+  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x, turn.next()) {
     const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
     const int here = tiles.rows_of(tile);
-    char* from = output + buffer * output_bytes;
+    char* from = output + turn.buffer * output_bytes;
     char* sums = from + tiles.layout.tile_bytes;  // x + residual
-    group_barrier(kFinishedBarrier + buffer, blockDim.x);
+    barriers.finished[turn.buffer].wait(turn.phase);
     wait_bulk_read<0>();  // the buffer before this one has been sent
     __syncwarp();
-    if (threadIdx.x % kWarp == 0 && tile != static_cast<int>(blockIdx.x)) free[buffer ^ 1].arrive();
+    if (threadIdx.x % kWarp == 0 && tile != static_cast<int>(blockIdx.x)) barriers.free[turn.buffer ^ 1].arrive();
     send_rows<kDense>(tiles, tiles.output[0], divisor, first, here, from);
     if (tiles.residual) send_rows<kDense>(tiles, tiles.output[1], divisor, first, here, sums);
     commit_bulk();
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
   using Own = OwnRuns<T, kRuns, kForwardRun<T>, kLanes>;
   constexpr int kValues = Own::kValues;
   extern __shared__ __align__(128) char shared[];
-  __shared__ Mbarrier full[kMaxRunStages], free[2];
+  __shared__ RunBarriers barriers;
   __shared__ GroupScratch<A, 1> scratch[kSeveralWarps<kLanes> ? 2 : 1];
 
   const int threads = blockDim.x - kForwardMovers * kWarp;  // that work on rows
@@ -127,20 +128,20 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
   const int tile_bytes = tiles.layout.tile_bytes, slot_bytes = tensors * tile_bytes;
   const int output_bytes = slot_bytes + tiles.layout.statistics_bytes;
   char* output = shared + tiles.stages * slot_bytes;
-  start_barriers(tiles, full, 1, free, kForwardMovers);
+  start_barriers(barriers, tiles.stages, 1, kForwardMovers);
   if (static_cast<int>(threadIdx.x) >= threads + kWarp) {
     if (tiles.dense) {
-      bring_forward_tiles<T, true>(p, tiles, scalars.rows, shared, output, slot_bytes, output_bytes, full, free);
+      bring_forward_tiles<T, true>(p, tiles, scalars.rows, shared, output, slot_bytes, output_bytes, barriers);
     } else {
-      bring_forward_tiles<T, false>(p, tiles, scalars.rows, shared, output, slot_bytes, output_bytes, full, free);
+      bring_forward_tiles<T, false>(p, tiles, scalars.rows, shared, output, slot_bytes, output_bytes, barriers);
     }
     return;
   }
   if (static_cast<int>(threadIdx.x) >= threads) {
     if (tiles.dense) {
-      send_forward_tiles<T, true>(tiles, scalars.rows, output, output_bytes, free);
+      send_forward_tiles<T, true>(tiles, scalars.rows, output, output_bytes, barriers);
     } else {
-      send_forward_tiles<T, false>(tiles, scalars.rows, output, output_bytes, free);
+      send_forward_tiles<T, false>(tiles, scalars.rows, output, output_bytes, barriers);
     }
     return;
   }
@@ -172,12 +173,12 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
     char* from = shared + now.slot * slot_bytes + own.offset();
     char* to = output + now.buffer * output_bytes + own.offset();
     A value[kValues];
-    full[now.slot].wait(now.phase);
+    barriers.full[now.slot].wait(now.phase);
     own.load(from + offset_in(tiles.input[0]), value);
     if (tiles.residual) {  // x = round(x + residual): the norm is of what the caller gets back
       own.add(from + tile_bytes + offset_in(tiles.input[1]), value);
       round_to<T>(value);
-      free[now.buffer].wait(now.free_phase);
+      barriers.free[now.buffer].wait(now.free_phase);
       if (live) own.store(to + tile_bytes + offset_in(tiles.output[1]), value);
     }
     own.clear(value);
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
     const A rstd = reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });
 #pragma unroll
     for (int j = 0; j < kValues; ++j) value[j] = affine(value[j] * rstd, weight[j], bias[j]);
-    free[now.buffer].wait(now.free_phase);
+    barriers.free[now.buffer].wait(now.free_phase);
     if (live) {
       if (lane == 0) {
         A* statistics = reinterpret_cast<A*>(output + now.buffer * output_bytes + slot_bytes);
@@ -202,7 +203,7 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
       }
       own.store(to + offset_in(tiles.output[0]), value);
     }
-    finish_tile(now.buffer, blockDim.x);
+    finish_tile(barriers.finished[now.buffer]);
     now.next(tiles.stages);
   }
 #endif

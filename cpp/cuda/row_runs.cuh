@@ -6,8 +6,8 @@
 //          in global memory, so that all but its ragged ends moves in bulk copies of whole 16-byte granules.
 // Movers   the block's last warp (forward: two) only moves data: it starts the copies of the tiles to come, and writes
 //          finished tiles out of one of two buffers, and forward's statistics.
-// Barriers `full` (a slot of the ring has arrived), `free` (an output buffer has been sent), and a named barrier an
-//          output buffer, at which the other warps arrive when they have finished a tile, and the movers wait.
+// Barriers `full` (a slot of the ring has arrived), `finished` (an output buffer has been filled, and the slot behind it
+//          is no longer read) and `free` (an output buffer has been sent).
 #pragma once
 
 #include "core/run_layout.h"
@@ -17,8 +17,6 @@
 #include "cuda/tile_ring.cuh"
 
 namespace normact::cuda {
-
-constexpr int kFinishedBarrier = 14;  // and 15: of the two output buffers; groups of warps have 1 and up
 
 /// A tensor's rows as byte addresses.
 struct RunTensor {
@@ -79,14 +77,20 @@ struct RunTiles {
 
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/// The barriers of a ring's slots and of the two output buffers, by how many arrive at each. The whole block calls it.
-template <class Tiles>
-__device__ __forceinline__ void start_barriers(const Tiles& tiles, Mbarrier* full, int full_arrivals, Mbarrier* free,
-                                               int free_arrivals) {
+/// Those of a block.
+struct RunBarriers {
+  Mbarrier full[kMaxRunStages];
+  Mbarrier finished[2], free[2];
+};
+
+/// Sets them up; `brings` arrive at a slot's. The whole block calls it.
+__device__ __forceinline__ void start_barriers(RunBarriers& barriers, int stages, int brings, int movers) {
   if (threadIdx.x == 0) {
-    for (int s = 0; s < tiles.stages; ++s) full[s].init(full_arrivals);
-    free[0].init(free_arrivals);
-    free[1].init(free_arrivals);
+    for (int s = 0; s < stages; ++s) barriers.full[s].init(brings);
+    for (int b = 0; b < 2; ++b) {
+      barriers.finished[b].init(blockDim.x / kWarp - movers);
+      barriers.free[b].init(movers);
+    }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     fence_async();
   }
@@ -94,6 +98,16 @@ __device__ __forceinline__ void start_barriers(const Tiles& tiles, Mbarrier* ful
 }
 
 // ---- A mover's side. All lanes of its warp call these together.
+
+/// Which of the two output buffers is the next to be sent, and the parity of its `finished`.
+struct OutputTurn {
+  int buffer = 0, phase = 0;
+
+  __device__ __forceinline__ void next() {
+    phase ^= buffer;
+    buffer ^= 1;
+  }
+};
 
 __device__ __forceinline__ void store_bulk(uintptr_t global, const char* shared, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared_address(shared)),
@@ -255,10 +269,11 @@ __device__ __forceinline__ int row_offset(const Tiles& tiles, const RunTensor& t
   return static_cast<int>(address % 16) + row * tiles.layout.pitch;
 }
 
-/// This warp has finished output buffer `buffer` and the tile behind it; `threads` are those of the whole block.
-__device__ __forceinline__ void finish_tile(int buffer, int threads) {
+/// This warp has filled its part of an output buffer, and has read its part of the slot behind it.
+__device__ __forceinline__ void finish_tile(Mbarrier& finished) {
   fence_async();  // bulk copies read the buffer, and write the slot
-  asm volatile("bar.arrive %0, %1;" ::"r"(kFinishedBarrier + buffer), "r"(threads) : "memory");
+  __syncwarp();
+  if (threadIdx.x % kWarp == 0) finished.arrive();
 }
 
 #endif
