@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The lists that the enums, the names and the messages are made from. One line here is the only place where a
- * status, a norm kind or a kernel variant is declared; C, C++ and Python all read these lists.
+ * status, a norm kind, an activation or a kernel variant is declared; C, C++ and Python all read these lists.
  */
 #ifndef NORMACT_LISTS_H_
 #define NORMACT_LISTS_H_
@@ -20,6 +20,31 @@
 #define NORMACT_NORM_LIST(X) \
   X(LAYER, 0, "layer_norm")  \
   X(RMS, 1, "rms_norm")
+
+/* X(SYMBOL, value, name, Struct): the activations. Struct is the formula's name in cpp/math/activation.h. */
+#define NORMACT_ACTIVATION_LIST(X)                \
+  X(IDENTITY, 0, "identity", Identity)            \
+  X(RELU, 1, "relu", Relu)                        \
+  X(RELU6, 2, "relu6", Relu6)                     \
+  X(SQUARED_RELU, 3, "squared_relu", SquaredRelu) \
+  X(LEAKY_RELU, 4, "leaky_relu", LeakyRelu)       \
+  X(ELU, 5, "elu", Elu)                           \
+  X(GELU, 6, "gelu", Gelu)                        \
+  X(GELU_TANH, 7, "gelu_tanh", GeluTanh)          \
+  X(QUICK_GELU, 8, "quick_gelu", QuickGelu)       \
+  X(SILU, 9, "silu", Silu)                        \
+  X(SIGMOID, 10, "sigmoid", Sigmoid)              \
+  X(TANH, 11, "tanh", Tanh)                       \
+  X(SOFTPLUS, 12, "softplus", Softplus)           \
+  X(MISH, 13, "mish", Mish)                       \
+  X(HARDSWISH, 14, "hardswish", Hardswish)        \
+  X(HARDSIGMOID, 15, "hardsigmoid", Hardsigmoid)
+
+/* X(SYMBOL, value, name): where gate and up lie. */
+#define NORMACT_GATE_LAYOUT_LIST(X) \
+  X(SEPARATE, 0, "separate")        \
+  X(SPLIT, 1, "split")              \
+  X(INTERLEAVED, 2, "interleaved")
 
 /* X(SYMBOL, value, name): the row kernels, in the order in which the planner tries them. The last is always legal. */
 #define NORMACT_ROW_VARIANT_LIST(X) \

@@ -20,7 +20,8 @@
  *   - Statistics and arithmetic are fp32 (fp64 for fp64 tensors), with one rounding at each output.
  *
  * Aliasing: an output may be the very same tensor (data, shape, strides) as an input of the same dtype: y = x,
- * residual_out = residual or x, dx = dy or x or dresidual. Any other overlap of an output is an error.
+ * residual_out = residual or x, dx = dy or x or dresidual; further ones stand beside the argument. Any other overlap of
+ * an output is an error.
  */
 #ifndef NORMACT_NORMACT_H_
 #define NORMACT_NORMACT_H_
@@ -63,6 +64,18 @@ typedef enum normact_norm_kind {
 #undef NORMACT_ENUM_ROW
 } normact_norm_kind;
 
+typedef enum normact_activation_kind {
+#define NORMACT_ENUM_ROW(symbol, value, name, formula) NORMACT_ACTIVATION_##symbol = value,
+  NORMACT_ACTIVATION_LIST(NORMACT_ENUM_ROW)
+#undef NORMACT_ENUM_ROW
+} normact_activation_kind;
+
+typedef enum normact_gate_layout {
+#define NORMACT_ENUM_ROW(symbol, value, name) NORMACT_GATE_##symbol = value,
+  NORMACT_GATE_LAYOUT_LIST(NORMACT_ENUM_ROW)
+#undef NORMACT_ENUM_ROW
+} normact_gate_layout;
+
 /* Which row kernel runs. NORMACT_ROW_AUTO is right for every use; the others exist for tests and measurements, and a
  * kernel that cannot serve the problem is refused with NORMACT_NOT_SUPPORTED, never silently replaced. */
 typedef enum normact_row_variant {
@@ -78,12 +91,12 @@ enum {
   NORMACT_DEVICE_CUDA_HOST = 3,    /* pinned host memory: worked on by the CPU */
   NORMACT_DEVICE_CUDA_MANAGED = 13 /* managed memory: worked on by the GPU */
 };
-enum { NORMACT_DTYPE_FLOAT = 2, NORMACT_DTYPE_BFLOAT = 4 };
+enum { NORMACT_DTYPE_UINT = 1, NORMACT_DTYPE_FLOAT = 2, NORMACT_DTYPE_BFLOAT = 4 };
 
 /* A tensor in memory that the caller owns. The layout is exactly that of DLPack's DLTensor (see normact/dlpack.h), so
  * a `const DLTensor*` may be passed where a `const normact_tensor*` is asked for.
  *   data         device or host pointer; may be NULL only if the tensor has no elements
- *   dtype        code FLOAT with 64, 32 or 16 bits, or BFLOAT with 16 bits; lanes = 1
+ *   dtype        code FLOAT with 64, 32 or 16 bits, or BFLOAT with 16 bits; for masks UINT with 8 bits; lanes = 1
  *   shape        ndim sizes, each >= 0; zero-size tensors are legal
  *   strides      ndim strides in elements, NULL for row-major contiguous; any value is legal for an input
  *   byte_offset  added to data */
@@ -183,6 +196,128 @@ NORMACT_API normact_status normact_norm_backward(const normact_norm_desc* desc, 
 NORMACT_API normact_status normact_norm_backward_workspace(const normact_norm_desc* desc,
                                                            const normact_norm_backward_args* args,
                                                            const normact_exec* exec, size_t* bytes);
+
+/* ---- Activations ------------------------------------------------------------------------------------------------- */
+
+/* relu max(x, 0); relu6 min(max(x, 0), 6); squared_relu max(x, 0)^2; leaky_relu x > 0 ? x : alpha x;
+ * elu x > 0 ? x : alpha (exp(x) - 1); gelu x Phi(x), Phi the normal distribution; gelu_tanh its approximation
+ * x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); quick_gelu x sigmoid(1.702 x); silu x sigmoid(x);
+ * softplus beta x > threshold ? x : log(1 + exp(beta x)) / beta; mish x tanh(log(1 + exp(x)));
+ * hardsigmoid min(max(x + 3, 0), 6) / 6; hardswish x hardsigmoid(x).
+ * The largest error of each is stated in cpp/math/activation.h. NaN gives NaN. */
+typedef struct normact_activation_desc {
+  size_t struct_size;
+  int32_t kind;     /* normact_activation_kind */
+  int32_t axis;     /* of x, that bias and dbias run along; negative ones count from the end; unused without them */
+  double alpha;     /* leaky_relu, elu: finite; others ignore it */
+  double beta;      /* softplus: finite, > 0; others ignore it */
+  double threshold; /* softplus: not NaN; others ignore it */
+} normact_activation_desc;
+
+/* Shapes: x, y: any, the same. bias: (x.shape[axis],). mask: (ceil(number of x's elements / 8),).
+ * Dtypes: x, y one of fp64, fp32, fp16, bf16, the same; bias that dtype or fp32 (fp64 with fp64); mask uint8. */
+typedef struct normact_activation_forward_args {
+  size_t struct_size;
+  const normact_tensor* x;
+  const normact_tensor* bias; /* NULL: 0 */
+  const normact_tensor* y;    /* out: act(x + bias) */
+  const normact_tensor*
+      mask; /* out, relu only, NULL: not wanted: bit i % 8 of byte i / 8 tells x + bias > 0 for element
+               i, counted in row-major order of x's indices; bits past the end are 0. Contiguous. */
+} normact_activation_forward_args;
+
+/* dx = dy * act'(x + bias), dbias = sum of dx over all other axes.
+ * The slope comes from exactly one of x, y and mask: the forward's input; its output (relu, relu6, leaky_relu and elu
+ * with alpha >= 0, sigmoid, tanh, identity), or its mask (relu). With y or mask the values of bias are not looked at.
+ * Shapes and dtypes as in the forward; dy, dx like x; dbias has x's dtype or fp32. An empty x gives dbias 0. */
+typedef struct normact_activation_backward_args {
+  size_t struct_size;
+  const normact_tensor* dy;
+  const normact_tensor* x;
+  const normact_tensor* bias; /* NULL: 0 */
+  const normact_tensor* y;
+  const normact_tensor* mask;
+  const normact_tensor* dx;    /* out; may be dy, x or y */
+  const normact_tensor* dbias; /* out, NULL: not wanted */
+} normact_activation_backward_args;
+
+/* y = act(x + bias), and the mask where asked for. Errors as for normact_norm_forward. Needs no workspace. */
+NORMACT_API normact_status normact_activation_forward(const normact_activation_desc* desc,
+                                                      const normact_activation_forward_args* args,
+                                                      const normact_exec* exec);
+NORMACT_API normact_status normact_activation_forward_workspace(const normact_activation_desc* desc,
+                                                                const normact_activation_forward_args* args,
+                                                                const normact_exec* exec, size_t* bytes);
+
+/* Gradients of normact_activation_forward. dbias is summed in two stages in a fixed order (deterministic). */
+NORMACT_API normact_status normact_activation_backward(const normact_activation_desc* desc,
+                                                       const normact_activation_backward_args* args,
+                                                       const normact_exec* exec);
+NORMACT_API normact_status normact_activation_backward_workspace(const normact_activation_desc* desc,
+                                                                 const normact_activation_backward_args* args,
+                                                                 const normact_exec* exec, size_t* bytes);
+
+/* ---- Gated activations ------------------------------------------------------------------------------------------- */
+
+/* y = act(g) * (u + up_offset) with g = min(gate + gate_bias, limit), u = min(max(up + up_bias, -limit), limit).
+ * glu: kind sigmoid, swiglu: silu, geglu: gelu or gelu_tanh, reglu: relu. GPT-OSS: kind quick_gelu, limit 7,
+ * up_offset 1. Sources: Dauphin et al. 2017 (glu); Shazeer 2020 (the others). */
+typedef struct normact_gated_desc {
+  size_t struct_size;
+  int32_t kind;     /* normact_activation_kind, of the gate */
+  int32_t layout;   /* normact_gate_layout */
+  int32_t axis;     /* that biases run along, and that gate and up are packed along; negative ones count from the end */
+  int32_t reserved; /* 0 */
+  double alpha;     /* as in normact_activation_desc, as are the next two */
+  double beta;
+  double threshold;
+  double limit;     /* > 0; 0 or infinity: none */
+  double up_offset; /* finite */
+} normact_gated_desc;
+
+/* Layout SEPARATE: gate, up and y have one shape; each has its own strides. gate_bias, up_bias: (y.shape[axis],).
+ * SPLIT: gate is one tensor with 2 * y.shape[axis] along axis, the gates in its first half; up is NULL.
+ * INTERLEAVED: the same with gates at even and ups at odd places of the axis. Packed layouts have a packed gate_bias of
+ * (2 * y.shape[axis],), laid out like the axis, and up_bias NULL.
+ * Dtypes: gate, up, y the same; biases that dtype or fp32 (fp64 with fp64). */
+typedef struct normact_gated_forward_args {
+  size_t struct_size;
+  const normact_tensor* gate;
+  const normact_tensor* up;
+  const normact_tensor* gate_bias; /* NULL: 0 */
+  const normact_tensor* up_bias;   /* NULL: 0 */
+  const normact_tensor* y;         /* out; may be gate or up where these are separate */
+} normact_gated_forward_args;
+
+/* dgate = dy * (u + up_offset) * act'(g), 0 where gate + gate_bias > limit;  dup = dy * act(g), 0 where |up + up_bias|
+ * > limit; biases: their sums over all other axes. Shapes and dtypes as in the forward; packed layouts have a packed
+ * dgate (and dgate_bias), dup (and dup_bias) NULL. */
+typedef struct normact_gated_backward_args {
+  size_t struct_size;
+  const normact_tensor* dy;
+  const normact_tensor* gate;
+  const normact_tensor* up;
+  const normact_tensor* gate_bias;  /* NULL: 0 */
+  const normact_tensor* up_bias;    /* NULL: 0 */
+  const normact_tensor* dgate;      /* out; may be dy, gate or up; packed: gate */
+  const normact_tensor* dup;        /* out; may be dy, gate or up */
+  const normact_tensor* dgate_bias; /* out, NULL: not wanted */
+  const normact_tensor* dup_bias;   /* out, NULL: not wanted */
+} normact_gated_backward_args;
+
+/* Errors as for normact_norm_forward. Needs no workspace. */
+NORMACT_API normact_status normact_gated_forward(const normact_gated_desc* desc, const normact_gated_forward_args* args,
+                                                 const normact_exec* exec);
+NORMACT_API normact_status normact_gated_forward_workspace(const normact_gated_desc* desc,
+                                                           const normact_gated_forward_args* args,
+                                                           const normact_exec* exec, size_t* bytes);
+
+/* Gradients of normact_gated_forward, both in one pass, from its inputs. Deterministic. */
+NORMACT_API normact_status normact_gated_backward(const normact_gated_desc* desc,
+                                                  const normact_gated_backward_args* args, const normact_exec* exec);
+NORMACT_API normact_status normact_gated_backward_workspace(const normact_gated_desc* desc,
+                                                            const normact_gated_backward_args* args,
+                                                            const normact_exec* exec, size_t* bytes);
 
 /* ---- Library ---------------------------------------------------------------------------------------------------- */
 
