@@ -44,11 +44,11 @@ struct DeviceMath<float, kPrecision> {
 
   static __device__ __forceinline__ float select(bool condition, float yes, float no) { return condition ? yes : no; }
 
-  /// Within 1 ulp.
   static __device__ __forceinline__ float reciprocal(float d) {
-    float result;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(d));
-    return result;
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+    if constexpr (kBits > 11) r = fmaf(r, fmaf(-d, r, 1.0f), r);  // from 1 ulp to half
+    return r;
   }
 
   /// Within 2 ulp; exact at 0.

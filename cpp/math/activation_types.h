@@ -24,9 +24,9 @@ struct ActivationScalars {
   N rate_low;
 };
 
-/// N: float or double. Host only.
+/// N: float or double. For the host.
 template <class N>
-inline ActivationScalars<N> activation_scalars(double alpha, double beta, double threshold) {
+NORMACT_HD ActivationScalars<N> activation_scalars(double alpha, double beta, double threshold) {
   const double size = beta < 0 ? -beta : beta;
   const double rate = -size * kLog2E;
   const double rest = -__builtin_fma(size, kLog2E, rate) - size * kLog2ERest;
