@@ -85,7 +85,8 @@ struct Parameter {
   const void* data;
   bool wide;  // stored in the accumulator type
 
-  __device__ explicit Parameter(const Operand& operand)
+  template <class Tensor>
+  __device__ explicit Parameter(const Tensor& operand)
       : data(operand.data), wide(operand.dtype == DType::f32 || operand.dtype == DType::f64) {}
 
   /// Parameter `index`, for any layout. An ordinary load: one through the read-only path may be moved out of the
@@ -111,20 +112,30 @@ struct Parameter {
   }
 };
 
-/// Divides row indices by the number of inner rows, without a division (Granlund, Montgomery 1994, figure 4.1). Rows in
-/// two dimensions are fewer than 2^31 (the planner sees to that).
-struct RowDivisor {
-  unsigned size;
-  unsigned magic;
-  int shift;
-  bool flat;  // rows in one dimension: all are outer rows
+/// Divides numbers below 2^31 by one that is known on the host, without a division (Granlund, Montgomery 1994, figure
+/// 4.1).
+struct Divisor {
+  unsigned size = 1;
+  unsigned magic = 1;
+  int shift = 0;
 
-  explicit RowDivisor(const RowGeometry& g)
-      : size(g.row_ndim > 1 ? static_cast<unsigned>(g.row_shape[1]) : 1), magic(0), shift(0), flat(g.row_ndim == 1) {
+  Divisor() = default;
+  explicit Divisor(unsigned divisor) : size(divisor) {
     while ((uint64_t{1} << shift) < size) ++shift;
     magic = static_cast<unsigned>((((uint64_t{1} << shift) - size) << 32) / size + 1);
   }
-  __device__ __forceinline__ unsigned quotient(unsigned row) const { return (__umulhi(row, magic) + row) >> shift; }
+  __device__ __forceinline__ unsigned quotient(unsigned value) const {
+    return (__umulhi(value, magic) + value) >> shift;
+  }
+};
+
+/// Divides row indices by the number of inner rows. Rows in two dimensions are fewer than 2^31 (the planner sees to
+/// that).
+struct RowDivisor : Divisor {
+  bool flat;  // rows in one dimension: all are outer rows
+
+  explicit RowDivisor(const RowGeometry& g)
+      : Divisor(g.row_ndim > 1 ? static_cast<unsigned>(g.row_shape[1]) : 1), flat(g.row_ndim == 1) {}
 };
 
 /// A row's index in at most two merged dimensions, which is what the register kernels serve.
@@ -152,8 +163,8 @@ __device__ __forceinline__ T* any_row_pointer(const Operand& operand, const RowG
 }
 
 /// Writes a value in the operand's own type: T or the accumulator type.
-template <class T, class A>
-__device__ __forceinline__ void store_parameter(const Operand& operand, int64_t index, A value) {
+template <class T, class Tensor, class A>
+__device__ __forceinline__ void store_parameter(const Tensor& operand, int64_t index, A value) {
   if (operand.dtype == DType::f32 || operand.dtype == DType::f64) {
     static_cast<A*>(operand.data)[index] = value;
   } else {

@@ -58,36 +58,43 @@ struct Partials {
 
 constexpr int kParameterSumRows = 16;  // threads that share a column
 
+/// Adds up the `partial_rows` rows of `cols` at `from`, 32 columns a block; store(column, sum) is called once a column.
+/// Launched so that it may start before the kernel that writes the rows has ended.
+template <class A, class Store>
+__device__ __forceinline__ void sum_partial_rows(const A* from, int64_t partial_rows, int64_t cols, Store store) {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+  __shared__ A sums[kParameterSumRows][kWarp];
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+  A sum = A(0);
+  if (column < cols) {
+#pragma unroll 8
+    for (int64_t row = threadIdx.y; row < partial_rows; row += kParameterSumRows) sum += from[row * cols + column];
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y == 0 && column < cols) {
+#pragma unroll
+    for (int r = 1; r < kParameterSumRows; ++r) sum += sums[r][threadIdx.x];
+    store(column, sum);
+  }
+}
+
 /// Work     a block sums 32 columns of one parameter: 16 threads a column, then one adds their sums in order.
 /// Bytes    reads partial_rows * cols values from the L2 cache, writes cols.
 /// grid     (ceil(cols / 32), 2): y = 0 is dweight, y = 1 dbias; an absent one is skipped.
 template <class T>
 __global__ void __launch_bounds__(kWarp* kParameterSumRows)
     parameter_sum_kernel(const __grid_constant__ RowBackward p, void* workspace, int64_t partial_rows) {
-  using A = Accumulator<T>;
-#if __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();  // launched while the main kernel still runs
-#endif
-  const Partials<A> partials(p, workspace, partial_rows, 0);
-  const A* from = blockIdx.y == 0 ? partials.dweight : partials.dbias;
+  const Partials<Accumulator<T>> partials(p, workspace, partial_rows, 0);
   const Operand& to = blockIdx.y == 0 ? p.dweight : p.dbias;
   if (to.data == nullptr) return;
-  __shared__ A sums[kParameterSumRows][kWarp];
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
-  A sum = A(0);
-  if (column < p.geometry.cols) {
-#pragma unroll 8
-    for (int64_t row = threadIdx.y; row < partial_rows; row += kParameterSumRows) {
-      sum += from[row * p.geometry.cols + column];
-    }
-  }
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y == 0 && column < p.geometry.cols) {
-#pragma unroll
-    for (int r = 1; r < kParameterSumRows; ++r) sum += sums[r][threadIdx.x];
-    store_parameter<T>(to, strided_offset(column, p.geometry.col_ndim, p.geometry.col_shape, to.col_stride), sum);
-  }
+  sum_partial_rows(blockIdx.y == 0 ? partials.dweight : partials.dbias, partial_rows, p.geometry.cols,
+                   [&](int64_t column, Accumulator<T> sum) {
+                     store_parameter<T>(
+                         to, strided_offset(column, p.geometry.col_ndim, p.geometry.col_shape, to.col_stride), sum);
+                   });
 }
 
 }  // namespace normact::cuda

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activations, with a bias and gated, backward; bias gradients are in bias_gradient.cuh.
+#pragma once
+
+#include "core/visit_activation.h"
+#include "cuda/pointwise_space.cuh"
+#include "math/gate.h"
+
+namespace normact::cuda {
+
+/// What the slope is a function of.
+enum class SlopeSource : uint8_t { input, output, mask };
+
+template <class A>
+struct PointwiseGradient {
+  A x;   // of x, or of the gate
+  A up;  // gated only
+};
+
+/// The gradients of one element. from: x, y, or the mask's bit as 0 or 1.
+template <class Act, bool kGated, SlopeSource kSource, class A>
+__device__ __forceinline__ PointwiseGradient<A> gradient_of(A dy, A from, A up, const PointwiseScalars<A>& scalars) {
+  if constexpr (kGated) {
+    const GateGradients<A> gradients = Gated<Act>::gradients(dy, from, up, scalars.activation, scalars.gate);
+    return {gradients.gate, gradients.up};
+  } else if constexpr (kSource == SlopeSource::mask) {
+    return {dy * from, A(0)};
+  } else if constexpr (kSource == SlopeSource::output) {
+    if constexpr (Act::kSlopeFromOutput) return {dy * Act::slope_from_output(from, scalars.activation), A(0)};
+    return {A(0), A(0)};  // the reader refuses these kinds
+  } else {
+    return {dy * Act::at(from, scalars.activation).slope, A(0)};
+  }
+}
+
+/// Bit `element` of a mask, as a number.
+template <class A>
+__device__ __forceinline__ A mask_bit(const uint8_t* mask, int64_t element) {
+  return (mask[element / 8] >> (element % 8) & 1) != 0 ? A(1) : A(0);
+}
+
+/// value[j] = bit j of a pack's bits.
+template <class A, int kSize>
+__device__ __forceinline__ void load_mask(const uint8_t* mask, int64_t pack, A (&value)[kSize]) {
+  const int64_t element = pack * kSize;
+  const unsigned bits = mask[element / 8] >> (element % 8);
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) value[j] = (bits >> j & 1) != 0 ? A(1) : A(0);
+}
+
+/// Work     a thread computes kVectors packs, a block's width apart; the last block's first threads also the elements
+///          after the last whole pack.
+/// Bytes    each element of dy and x (or y, or the mask's bit; and up) is read once, each of dx (and dup) written once.
+/// Barriers none.
+template <class T, class Act, bool kGated, SlopeSource kSource, int kVectors>
+__global__ void __launch_bounds__(kPointwiseThreads)
+    pointwise_backward_kernel(const __grid_constant__ PointwiseBackward p, const __grid_constant__ PackSpace space,
+                              const PointwiseScalars<Accumulator<T>> scalars) {
+  using A = Accumulator<T>;
+  constexpr int kSize = kPackSize<T>;
+  constexpr bool kInput = kSource == SlopeSource::input, kMask = kSource == SlopeSource::mask;
+  const View& source = kInput ? p.x : p.y;
+  const int64_t first = blockIdx.x * static_cast<int64_t>(kVectors * kPointwiseThreads) + threadIdx.x;
+  PackPlace place[kVectors];
+  Pack<T> dy[kVectors], from[kMask ? 1 : kVectors], up[kGated ? kVectors : 1];
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    place[v] = space.place(first + v * kPointwiseThreads);
+    if (place[v].pack < space.packs) {
+      dy[v] = load_pack(space.at<const T>(p.dy, place[v]));
+      if constexpr (!kMask) from[v] = load_pack(space.at<const T>(source, place[v]));
+      if constexpr (kGated) up[v] = load_pack(space.at<const T>(p.up, place[v]));
+    }
+  }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (place[v].pack >= space.packs) continue;
+    A gradient[kSize], value[kSize], factor[kSize] = {}, dup[kSize];
+    unpack(dy[v], gradient);
+    if constexpr (kMask) {
+      load_mask(p.mask, place[v].pack, value);
+    } else {
+      unpack(from[v], value);
+    }
+    if constexpr (kGated) unpack(up[v], factor);
+    if (kInput && space.bias != BiasAccess::none) {
+      space.add_bias<T>(p.bias, place[v], value);
+      if constexpr (kGated) space.add_bias<T>(p.up_bias, place[v], factor);
+    }
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      const auto g = gradient_of<Act, kGated, kSource>(gradient[j], value[j], factor[j], scalars);
+      gradient[j] = g.x;
+      dup[j] = g.up;
+    }
+    store_pack(space.at<T>(p.dx, place[v]), to_pack<T>(gradient));
+    if constexpr (kGated) store_pack(space.at<T>(p.dup, place[v]), to_pack<T>(dup));
+  }
+  if constexpr (kMask) return;  // problems with a mask have no tail
+  if (const int64_t element = space.tail_element<T>(); element >= 0) {
+    A value = load_element<T>(source, element), factor = A(0);
+    if constexpr (kInput) value += space.tail_bias<T>(p.bias, element);
+    if constexpr (kGated) factor = load_element<T>(p.up, element) + space.tail_bias<T>(p.up_bias, element);
+    const auto g = gradient_of<Act, kGated, kSource>(load_element<T>(p.dy, element), value, factor, scalars);
+    store_element<T>(p.dx, element, g.x);
+    if constexpr (kGated) store_element<T>(p.dup, element, g.up);
+  }
+}
+
+/// What one element's gradients are made of, for kernels that go element by element.
+template <class T, bool kGated, SlopeSource kSource>
+struct GradientElement {
+  using A = Accumulator<T>;
+  A dy, from, up;
+
+  GradientElement() = default;
+  __device__ __forceinline__ GradientElement(const PointwiseBackward& p, const ElementPlace& place, int64_t element)
+      : dy(place.load<T>(p.dy)), up(A(0)) {
+    if constexpr (kSource == SlopeSource::mask) {
+      from = mask_bit<A>(p.mask, element);
+    } else if constexpr (kSource == SlopeSource::output) {
+      from = place.load<T>(p.y);
+    } else {
+      from = place.load<T>(p.x) + place.bias<T>(p.bias);
+    }
+    if constexpr (kGated) up = place.load<T>(p.up) + place.bias<T>(p.up_bias);
+  }
+};
+
+/// Any strides and alignment.
+/// Work     a thread computes as many elements as a pack has, a block's width apart, all loads first.
+/// Bytes    as above, if the tensors' layouts allow it.
+/// Barriers none.
+template <class T, bool kGated, SlopeSource kSource>
+__global__ void __launch_bounds__(kPointwiseThreads)
+    pointwise_backward_elements_kernel(const __grid_constant__ PointwiseBackward p,
+                                       const __grid_constant__ ElementSpace space,
+                                       const PointwiseScalars<Accumulator<T>> scalars) {
+  constexpr int kCount = kPackSize<T>;
+  const int64_t first = blockIdx.x * static_cast<int64_t>(kCount * kPointwiseThreads) + threadIdx.x;
+  GradientElement<T, kGated, kSource> in[kCount];
+  int64_t to[kCount], to_up[kGated ? kCount : 1];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const int64_t element = first + i * kPointwiseThreads;
+    const int64_t some = element < space.size ? element : space.size - 1;
+    const ElementPlace place(space, some);
+    in[i] = GradientElement<T, kGated, kSource>(p, place, some);
+    to[i] = place.offset(p.dx);
+    if constexpr (kGated) to_up[i] = place.offset(p.dup);
+  }
+  visit_activation<Math<T>>(p.activation.kind, [&](auto act) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (first + i * kPointwiseThreads >= space.size) continue;
+      const auto g = gradient_of<decltype(act), kGated, kSource>(in[i].dy, in[i].from, in[i].up, scalars);
+      store_element<T>(p.dx, to[i], g.x);
+      if constexpr (kGated) store_element<T>(p.dup, to_up[i], g.up);
+    }
+  });
+}
+
+}  // namespace normact::cuda

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activations, with a bias and gated, forward.
+#pragma once
+
+#include "core/visit_activation.h"
+#include "cuda/pointwise_space.cuh"
+#include "cuda/reduce.cuh"
+#include "math/gate.h"
+
+namespace normact::cuda {
+
+/// act(x), or act(gate) * up: every tensor's element in, the output's out.
+template <class Act, bool kGated, class A>
+__device__ __forceinline__ A activated(A x, A up, const PointwiseScalars<A>& scalars) {
+  if constexpr (kGated) return Gated<Act>::value(x, up, scalars.activation, scalars.gate);
+  return Act::at(x, scalars.activation).value;
+}
+
+/// Bit j tells value[j] > 0.
+template <class A, int kCount>
+__device__ __forceinline__ unsigned positive_bits(const A (&value)[kCount]) {
+  unsigned bits = 0;
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) bits |= value[j] > A(0) ? 1u << j : 0;
+  return bits;
+}
+
+/// Writes a pack's bits of a mask. Neighbouring lanes have neighbouring packs; packs are a multiple of a byte's.
+template <int kSize>
+__device__ __forceinline__ void store_mask(uint8_t* mask, int64_t pack, unsigned bits, bool valid) {
+  constexpr int kPacks = 8 / kSize;  // a byte's
+#pragma unroll
+  for (int p = 1; p < kPacks; ++p) bits |= __shfl_down_sync(kFullWarp, bits, p) << (p * kSize);
+  if (valid && pack % kPacks == 0) mask[pack / kPacks] = static_cast<uint8_t>(bits);
+}
+
+/// Work     a thread computes kVectors packs, a block's width apart; the last block's first threads also the elements
+///          after the last whole pack.
+/// Bytes    each element of x (and up) is read once, each of y written once; biases come from the L1 cache.
+/// Barriers none.
+template <class T, class Act, bool kGated, int kVectors>
+__global__ void __launch_bounds__(kPointwiseThreads)
+    pointwise_forward_kernel(const __grid_constant__ PointwiseForward p, const __grid_constant__ PackSpace space,
+                             const PointwiseScalars<Accumulator<T>> scalars) {
+  using A = Accumulator<T>;
+  constexpr int kSize = kPackSize<T>;
+  const int64_t first = blockIdx.x * static_cast<int64_t>(kVectors * kPointwiseThreads) + threadIdx.x;
+  PackPlace place[kVectors];
+  Pack<T> x[kVectors], up[kGated ? kVectors : 1];
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    place[v] = space.place(first + v * kPointwiseThreads);
+    if (place[v].pack < space.packs) {
+      x[v] = load_pack(space.at<const T>(p.x, place[v]));
+      if constexpr (kGated) up[v] = load_pack(space.at<const T>(p.up, place[v]));
+    }
+  }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const bool valid = place[v].pack < space.packs;
+    A value[kSize] = {}, factor[kSize] = {};
+    if (valid) {
+      unpack(x[v], value);
+      if constexpr (kGated) unpack(up[v], factor);
+      if (space.bias != BiasAccess::none) {
+        space.add_bias<T>(p.bias, place[v], value);
+        if constexpr (kGated) space.add_bias<T>(p.up_bias, place[v], factor);
+      }
+    }
+    if constexpr (std::is_same_v<Act, Relu<Math<T>>> && !kGated && sizeof(T) < 8) {
+      if (p.mask != nullptr) store_mask<kSize>(p.mask, place[v].pack, positive_bits(value), valid);
+    }
+    if (!valid) continue;
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) value[j] = activated<Act, kGated>(value[j], factor[j], scalars);
+    store_pack(space.at<T>(p.y, place[v]), to_pack<T>(value));
+  }
+  if (const int64_t element = space.tail_element<T>(); element >= 0) {
+    const A value = load_element<T>(p.x, element) + space.tail_bias<T>(p.bias, element);
+    A factor = A(0);
+    if constexpr (kGated) factor = load_element<T>(p.up, element) + space.tail_bias<T>(p.up_bias, element);
+    store_element<T>(p.y, element, activated<Act, kGated>(value, factor, scalars));
+  }
+}
+
+/// Any strides and alignment.
+/// Work     a thread computes as many elements as a pack has, a block's width apart, all loads first.
+/// Bytes    as above, if the tensors' layouts allow it.
+/// Barriers none.
+template <class T, bool kGated>
+__global__ void __launch_bounds__(kPointwiseThreads)
+    pointwise_forward_elements_kernel(const __grid_constant__ PointwiseForward p,
+                                      const __grid_constant__ ElementSpace space,
+                                      const PointwiseScalars<Accumulator<T>> scalars) {
+  using A = Accumulator<T>;
+  constexpr int kCount = kPackSize<T>;
+  const int64_t first = blockIdx.x * static_cast<int64_t>(kCount * kPointwiseThreads) + threadIdx.x;
+  A x[kCount], up[kCount] = {};
+  int64_t to[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const int64_t element = first + i * kPointwiseThreads;
+    const ElementPlace place(space, element < space.size ? element : space.size - 1);
+    x[i] = place.load<T>(p.x) + place.bias<T>(p.bias);
+    if constexpr (kGated) up[i] = place.load<T>(p.up) + place.bias<T>(p.up_bias);
+    to[i] = place.offset(p.y);
+  }
+  if (p.mask != nullptr) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int64_t element = first + i * kPointwiseThreads;
+      const bool valid = element < space.size;
+      const unsigned bits = __ballot_sync(kFullWarp, valid && x[i] > A(0));
+      if (valid && lane % 8 == 0) p.mask[element / 8] = static_cast<uint8_t>(bits >> lane);
+    }
+  }
+  visit_activation<Math<T>>(p.activation.kind, [&](auto act) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (first + i * kPointwiseThreads >= space.size) continue;
+      store_element<T>(p.y, to[i], activated<decltype(act), kGated>(x[i], up[i], scalars));
+    }
+  });
+}
+
+}  // namespace normact::cuda
