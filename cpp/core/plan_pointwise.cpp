@@ -53,8 +53,9 @@ int64_t inner_of(const PointwiseGeometry& g) {
   return inner;
 }
 
-/// Packs are divided in 32 bits.
+/// Numbers of packs, rows and elements are divided in 32 bits.
 constexpr int64_t kMaxDivisible = 2147483647;
+constexpr int64_t kMaxGridY = 65535;
 
 struct Request {
   const PointwiseProblem& problem;
@@ -63,59 +64,62 @@ struct Request {
   const void* mask;
 };
 
+bool biased(const Request& r) {
+  for (const View* bias : r.biases) {
+    if (bias->data != nullptr) return true;
+  }
+  return false;
+}
+
+/// Whether biases can be loaded in packs along the last dimension.
 bool biases_are_packs(const Request& r) {
+  const PointwiseGeometry& g = r.problem.geometry;
   for (const View* bias : r.biases) {
     if (bias->data == nullptr) continue;
-    if (!aligned(*bias) || bias->stride[r.problem.geometry.bias_dim] != 1) return false;
+    if (g.bias_dim != g.ndim - 1 || !aligned(*bias) || bias->stride[g.bias_dim] != 1) return false;
   }
   return true;
 }
 
-/// How biases are found in packs of the whole index space; false if they cannot be.
-bool plan_dense_bias(const Request& r, int64_t pack, PointwisePlan* plan) {
-  const PointwiseGeometry& g = r.problem.geometry;
-  if (plan->inner == 1) {
-    if (plan->channels < pack) return false;
-    const bool packs = plan->channels % pack == 0 && biases_are_packs(r) && g.size / pack <= kMaxDivisible;
-    plan->bias = packs ? BiasAccess::packs : BiasAccess::columns;
-    return packs || g.size <= kMaxDivisible;
-  }
-  if (plan->inner < pack) return false;
-  plan->bias = plan->inner % pack == 0 ? BiasAccess::rows : BiasAccess::straddled;
-  return (plan->bias == BiasAccess::rows ? g.size / pack : g.size) <= kMaxDivisible;
+/// The most threads side by side that leave few of them idle at the end of a row.
+int tile_lanes(int64_t packs) {
+  int64_t lanes = std::min<int64_t>(256, power_of_two_from(packs));
+  while (lanes > 8 && round_up(packs, lanes) - packs > packs / 16) lanes /= 2;
+  return static_cast<int>(lanes);
 }
 
-bool plan_rows(const Request& r, int64_t pack, PointwisePlan* plan) {
+bool plan_tile(const Request& r, int64_t pack, PointwisePlan* plan) {
   const PointwiseGeometry& g = r.problem.geometry;
-  if (g.ndim > 3 || r.mask != nullptr || g.size / pack > kMaxDivisible || !in_rows(g, pack, r.like_x)) return false;
-  if (plan->bias == BiasAccess::none) return true;
-  if (g.bias_dim != g.ndim - 1) {
-    plan->bias = BiasAccess::rows;
-    return true;
-  }
-  plan->bias = biases_are_packs(r) ? BiasAccess::packs : BiasAccess::columns;
-  return true;
+  if (g.ndim > 3 || (g.ndim == 3 && g.shape[0] > kMaxGridY)) return false;
+  if (r.mask != nullptr || g.size / pack > kMaxDivisible || !in_rows(g, pack, r.like_x)) return false;
+  plan->lanes = tile_lanes(g.shape[g.ndim - 1] / pack);
+  return biases_are_packs(r);
+}
+
+bool plan_biased(const Request& r, int64_t pack, PointwisePlan* plan) {
+  const int64_t size = r.problem.geometry.size;
+  const bool rows = plan->inner % pack == 0;
+  plan->bias = rows ? BiasAccess::rows : plan->inner >= pack ? BiasAccess::straddled : BiasAccess::columns;
+  return (plan->inner == 1 || plan->inner >= pack) && (rows ? size / pack : size) <= kMaxDivisible;
 }
 
 PointwisePlan plan_access(const Request& r) {
   const PointwiseGeometry& g = r.problem.geometry;
   const int64_t pack = kPackBytes / size_of(r.problem.dtype);
-  bool biased = false;
-  for (const View* bias : r.biases) biased |= bias->data != nullptr;
-  PointwisePlan plan{PointwiseAccess::dense, BiasAccess::none, channels_of(g), inner_of(g)};
-  const auto begin = [&](PointwiseAccess access) {
+  PointwisePlan plan{PointwiseAccess::elements, BiasAccess::rows, 0, channels_of(g), inner_of(g)};
+  const auto with = [&](PointwiseAccess access) {
     plan.access = access;
-    plan.bias = biased ? BiasAccess::rows : BiasAccess::none;
+    return plan;
   };
-  if (r.problem.dtype != DType::f64) {  // whose packs of two elements gain nothing
-    bool packs = r.mask == nullptr || g.size % 8 == 0;
-    for (const View* view : r.like_x) packs = packs && (view->data == nullptr || aligned(*view));
-    begin(PointwiseAccess::dense);
-    if (packs && all_dense(g, r.like_x) && (!biased || plan_dense_bias(r, pack, &plan))) return plan;
-    begin(PointwiseAccess::rows);
-    if (packs && plan_rows(r, pack, &plan)) return plan;
+  if (r.problem.dtype == DType::f64) return plan;  // packs of two elements gain nothing
+  if (r.mask != nullptr && g.size % 8 != 0) return plan;
+  for (const View* view : r.like_x) {
+    if (view->data != nullptr && !aligned(*view)) return plan;
   }
-  begin(PointwiseAccess::elements);
+  const bool dense = all_dense(g, r.like_x);
+  if (dense && !biased(r)) return with(PointwiseAccess::flat);
+  if (plan_tile(r, pack, &plan)) return with(PointwiseAccess::tile);
+  if (dense && !r.problem.gated && plan_biased(r, pack, &plan)) return with(PointwiseAccess::biased);
   return plan;
 }
 
@@ -126,41 +130,78 @@ PointwisePlan plan_pointwise(const PointwiseForward& p) {
 }
 
 PointwisePlan plan_pointwise(const PointwiseBackward& p) {
-  const bool from_x = p.x.data != nullptr;  // the biases' values matter
-  const View none{};
-  return plan_access(
-      {p, {&p.dy, &p.x, &p.up, &p.y, &p.dx, &p.dup}, {from_x ? &p.bias : &none, from_x ? &p.up_bias : &none}, p.mask});
+  const View none{};  // the biases' values matter only where the slope follows from x
+  const View& bias = p.x.data != nullptr ? p.bias : none;
+  const View& up_bias = p.x.data != nullptr ? p.up_bias : none;
+  return plan_access({p, {&p.dy, &p.x, &p.up, &p.y, &p.dx, &p.dup}, {&bias, &up_bias}, p.mask});
 }
+
+namespace {
+
+/// Whether the bias's dimension and those within it lie without gaps in each tensor, with at most two others.
+bool entries_are_columns(const PointwiseGeometry& g, Views like_x) {
+  if (g.bias_dim > 2) return false;
+  for (const View* view : like_x) {
+    if (view->data == nullptr) continue;
+    int64_t stride = 1;
+    for (int d = g.ndim - 1; d >= g.bias_dim; --d) {
+      if (g.shape[d] > 1 && view->stride[d] != stride) return false;
+      stride *= g.shape[d];
+    }
+  }
+  return true;
+}
+
+/// Whether rows that begin at the bias's dimension are whole packs at multiples of 16 bytes.
+bool columns_are_packs(const PointwiseGeometry& g, int64_t columns, int64_t pack, Views like_x) {
+  for (const View* view : like_x) {
+    if (view->data == nullptr) continue;
+    if (!aligned(*view)) return false;
+    for (int d = 0; d < g.bias_dim; ++d) {
+      if (g.shape[d] > 1 && view->stride[d] % pack != 0) return false;
+    }
+  }
+  return columns % pack == 0;
+}
+
+constexpr int64_t kFewRows = 16;  // fewer would make the partial sums of columns large beside the tensors
+
+}  // namespace
 
 BiasPlan plan_bias_gradient(const PointwiseBackward& p, const DeviceInfo& device, int sm_margin) {
   const PointwiseGeometry& g = p.geometry;
-  const int pack = p.dtype == DType::f64 ? 1 : kPackBytes / size_of(p.dtype);
   const Views like_x = {&p.dy, &p.x, &p.up, &p.y, &p.dx, &p.dup};
+  const int64_t pack = p.dtype == DType::f64 ? 1 : kPackBytes / size_of(p.dtype);
   BiasPlan plan{};
   plan.channels = channels_of(g);
+  plan.width = plan.lanes = 1;
+  if (g.size == 0) return plan;
   plan.inner = inner_of(g);
-  plan.outer = plan.channels > 0 ? g.size / (plan.channels * std::max<int64_t>(plan.inner, 1)) : 0;
-  plan.sum = g.bias_dim == g.ndim - 1 && g.ndim <= 3 && in_rows(g, 1, like_x) ? BiasSum::columns : BiasSum::channels;
+  plan.outer = g.size / (plan.channels * plan.inner);
   plan.dense = all_dense(g, like_x);
-  const bool packs = g.size > 0 && g.size <= kMaxDivisible && g.ndim <= 3 && (p.mask == nullptr || plan.dense);
-  plan.width = packs && in_rows(g, pack, like_x) ? pack : 1;
-  const int sums = (p.dbias.data != nullptr ? 1 : 0) + (p.dup_bias.data != nullptr ? 1 : 0);
+  const int64_t columns = plan.channels * plan.inner;
+  const bool by_columns = entries_are_columns(g, like_x) && plan.outer <= kMaxDivisible;
+  const bool whole_entries = plan.dense && plan.inner % pack == 0;
+  plan.sum = by_columns && (plan.inner == 1 || (!whole_entries && plan.outer >= kFewRows)) ? BiasSum::columns
+                                                                                           : BiasSum::channels;
+  const bool packs = g.size <= kMaxDivisible && (p.mask == nullptr || (plan.dense && g.size % 8 == 0));
   const int64_t blocks = int64_t{4} * std::max(1, device.multiprocessors - sm_margin);
-  // Parts as for packs, whatever the alignment.
   if (plan.sum == BiasSum::columns) {
-    const int64_t packs = ceil_div(plan.channels, pack);
-    const int64_t lanes = std::min<int64_t>(kWarp, power_of_two_from(std::max<int64_t>(packs, 1)));
-    const int64_t rows_at_once = 256 / lanes;
+    plan.width = static_cast<int>(packs && columns_are_packs(g, columns, pack, like_x) ? pack : 1);
+    const int64_t groups = ceil_div(columns, pack);  // whatever the alignment
+    const int64_t lanes = std::min<int64_t>(kWarp, power_of_two_from(groups));
     plan.lanes = static_cast<int>(lanes);
-    plan.parts = std::min(ceil_div(blocks, ceil_div(packs, lanes)), ceil_div(plan.outer, 4 * rows_at_once));
+    plan.parts = std::min(ceil_div(blocks, ceil_div(groups, lanes)), ceil_div(plan.outer * lanes, int64_t{4} * 256));
+    plan.partials = columns;
   } else {
-    plan.lanes = 256;
-    plan.parts = std::min(ceil_div(2 * blocks, std::max<int64_t>(plan.channels, 1)),
-                          ceil_div(plan.outer * plan.inner, int64_t{4} * 256 * pack));
+    plan.width = static_cast<int>(packs && plan.dense && in_rows(g, pack, like_x) ? pack : 1);
+    plan.parts =
+        std::min(ceil_div(2 * blocks, plan.channels), ceil_div(plan.outer * plan.inner, int64_t{4} * 256 * pack));
+    plan.partials = plan.channels;
   }
   plan.parts = std::max<int64_t>(plan.parts, 1);
-  plan.workspace_bytes = static_cast<size_t>(plan.parts * plan.channels * sums * size_of(accumulator_of(p.dtype)));
-  if (g.size == 0) plan.workspace_bytes = 0;
+  const int sums = (p.dbias.data != nullptr ? 1 : 0) + (p.dup_bias.data != nullptr ? 1 : 0);
+  plan.workspace_bytes = static_cast<size_t>(plan.parts * plan.partials * sums * size_of(accumulator_of(p.dtype)));
   return plan;
 }
 

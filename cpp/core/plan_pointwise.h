@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a pointwise problem will be run on a GPU: how its tensors are accessed, and how a bias gradient is divided. Pure
-// functions of the problem and the device. Which kernel runs changes no bit of dx and y; the partition of a bias
-// gradient depends on shapes and the device only, not on alignment.
+// functions of the problem and the device. Which kernel runs changes no bit of y and dx; the partition of a bias
+// gradient depends on shapes, strides and the device, not on the alignment of pointers.
 #pragma once
 
 #include <cstddef>
@@ -12,25 +12,25 @@
 
 namespace normact {
 
-/// How tensors of x's shape can be accessed.
+/// How tensors of x's shape are accessed; cuda/pointwise_space.cuh has a space for each.
 enum class PointwiseAccess : uint8_t {
-  dense,     // 16 bytes at a time: each is one array in the order of the index space, at a multiple of 16 bytes
-  rows,      // 16 bytes at a time: the last dimension is whole packs, at multiples of 16 bytes, in up to two others
-  elements,  // one element at a time, at any strides
+  flat,     // packs: each tensor is one array in the order of the index space, at a multiple of 16 bytes; no bias
+  biased,   // packs: the same with a bias, found for each pack
+  tile,     // packs: rows of whole packs, at multiples of 16 bytes, in up to two dimensions; perhaps a bias along them
+  elements  // one element at a time, at any strides
 };
 
-/// How the biases of a pack are found.
+/// How the biases of a pack are found (biased).
 enum class BiasAccess : uint8_t {
-  none,
-  packs,     // the bias runs along the last dimension, which is whole packs: 16-byte loads
-  columns,   // the bias runs along the last dimension, with at least as many entries as a pack
-  rows,      // one bias for the pack
-  straddled  // two biases: the pack may begin in one row and end in the next
+  rows,       // one bias for the pack
+  straddled,  // two biases: the pack may begin in one row and end in the next
+  columns     // a bias for each element
 };
 
 struct PointwisePlan {
   PointwiseAccess access;
   BiasAccess bias;
+  int lanes;         // tile: threads side by side
   int64_t channels;  // entries of a bias
   int64_t inner;     // elements from one entry's to the next one's in the order of the index space
 };
@@ -40,8 +40,8 @@ PointwisePlan plan_pointwise(const PointwiseBackward& problem);
 
 /// How a bias gradient is summed.
 enum class BiasSum : uint8_t {
-  columns,   // along the last dimension: a thread owns columns and walks down rows
-  channels,  // along another: a block owns a channel, or a part of it
+  columns,  // a thread owns columns, which the bias's dimension and those within it make up, and walks down the rows
+  channels  // a block owns an entry of the bias, or a part of it
 };
 
 struct BiasPlan {
@@ -50,13 +50,14 @@ struct BiasPlan {
   bool dense;        // each tensor of x's shape is one array in the order of the index space
   int lanes;         // columns: threads side by side, each with `width` columns
   int64_t channels;  // entries of the bias
-  int64_t outer;     // columns: rows. channels: repetitions of a channel
-  int64_t inner;     // channels: elements of a channel in one repetition
-  int64_t parts;     // into which the sum of an entry is divided, each with a row of partial sums in the workspace
+  int64_t outer;     // repetitions of the bias
+  int64_t inner;     // elements of an entry in one repetition
+  int64_t parts;     // into which the sum of an entry, or a column, is divided
+  int64_t partials;  // sums of a part: entries, or columns
   size_t workspace_bytes;
 };
 
-/// The partition of dbias (and dup_bias); the workspace is the same for every alignment.
+/// The partition of dbias (and dup_bias).
 BiasPlan plan_bias_gradient(const PointwiseBackward& problem, const DeviceInfo& device, int sm_margin);
 
 }  // namespace normact

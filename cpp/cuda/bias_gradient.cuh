@@ -12,28 +12,33 @@ namespace normact::cuda {
 /// What the kernels of this file are told beside the problem.
 struct BiasSpace {
   ElementSpace elements;
+  BiasSum sum;
   bool dense;  // each tensor of x's shape is one array in the order of the index space
   int64_t channels, outer, inner;
-  int64_t parts;
-  int lanes;        // columns: threads side by side
-  Divisor rows;     // columns: rows of the inner row dimension
-  Divisor repeats;  // channels: elements, or groups of `width`, of a channel in one repetition
+  int64_t parts, partials;
+  int lanes;           // columns: threads side by side
+  Divisor inner_rows;  // columns: rows of the inner row dimension
+  Divisor groups;      // channels: groups of `width` of an entry in one repetition
 
   BiasSpace(const PointwiseBackward& p, const BiasPlan& plan)
       : elements(p.geometry),
+        sum(plan.sum),
         dense(plan.dense),
         channels(plan.channels),
         outer(plan.outer),
         inner(plan.inner),
         parts(plan.parts),
+        partials(plan.partials),
         lanes(plan.lanes),
-        rows(p.geometry.ndim == 3 && elements.small ? static_cast<unsigned>(p.geometry.shape[1]) : 1),
-        repeats(elements.small && plan.inner >= plan.width ? static_cast<unsigned>(plan.inner / plan.width) : 1) {}
+        inner_rows(p.geometry.bias_dim == 2 ? static_cast<unsigned>(p.geometry.shape[1]) : 1),
+        groups(elements.small && inner >= plan.width ? static_cast<unsigned>(inner / plan.width) : 1) {}
 
   /// Of `count`: where part `index` begins.
   __device__ __forceinline__ int64_t begin_of(int64_t count, int64_t index) const {
     return count / parts * index + min(index, count % parts);
   }
+  /// Whether the only part's sums are the result.
+  __host__ __device__ __forceinline__ bool single() const { return parts == 1 && partials == channels; }
 };
 
 /// The rows of partial sums: of dbias if it is wanted, then of dup_bias.
@@ -42,20 +47,19 @@ struct BiasPartials {
   A* dbias;
   A* dup_bias;
 
-  __host__ __device__ BiasPartials(const PointwiseBackward& p, void* workspace, int64_t parts, int64_t channels)
+  __device__ BiasPartials(const PointwiseBackward& p, const BiasSpace& space, void* workspace)
       : dbias(static_cast<A*>(workspace)),
-        dup_bias(static_cast<A*>(workspace) + (p.dbias.data != nullptr ? parts * channels : 0)) {}
+        dup_bias(static_cast<A*>(workspace) + (p.dbias.data != nullptr ? space.parts * space.partials : 0)) {}
 };
 
-/// One sum of one entry: to the workspace, or where there is one part, to the result.
+/// One sum: to the workspace, or where it is the result, there.
 template <class T, class A>
 __device__ __forceinline__ void store_bias_sum(const PointwiseBackward& p, const View& result, A* partials,
-                                               const BiasSpace& space, int64_t part, int64_t channel, A sum) {
-  if (result.data == nullptr) return;
-  if (space.parts == 1) {
-    store_parameter<T>(result, channel * result.stride[p.geometry.bias_dim], sum);
+                                               const BiasSpace& space, int64_t part, int64_t index, A sum) {
+  if (space.single()) {
+    store_parameter<T>(result, index * result.stride[p.geometry.bias_dim], sum);
   } else {
-    partials[part * space.channels + channel] = sum;
+    partials[part * space.partials + index] = sum;
   }
 }
 
@@ -63,165 +67,253 @@ __device__ __forceinline__ void store_bias_sum(const PointwiseBackward& p, const
 template <class T, int kWidth>
 struct alignas(sizeof(T) * kWidth) Group {
   T element[kWidth];
+
+  static __device__ __forceinline__ Group load(const View& view, int64_t offset) {
+    const T* from = static_cast<const T*>(view.data) + offset;
+    if constexpr (kWidth * sizeof(T) == kPackBytes) {
+      const auto pack = load_pack(from);
+      return *reinterpret_cast<const Group*>(&pack);
+    } else {
+      return *reinterpret_cast<const Group*>(from);
+    }
+  }
+  __device__ __forceinline__ void get(Accumulator<T> (&value)[kWidth]) const {
+    if constexpr (kWidth == kPackSize<T>) {
+      unpack(*reinterpret_cast<const Pack<T>*>(this), value);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) value[j] = convert<Accumulator<T>>(element[j]);
+    }
+  }
+  static __device__ __forceinline__ void store(const View& view, int64_t offset,
+                                               const Accumulator<T> (&value)[kWidth]) {
+    T* to = static_cast<T*>(view.data) + offset;
+    if constexpr (kWidth == kPackSize<T>) {
+      store_pack(to, to_pack<T>(value));
+    } else {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) to[j] = convert<T>(value[j]);
+    }
+  }
 };
-template <class T, int kWidth>
-__device__ __forceinline__ void load_group(const T* from, Accumulator<T> (&value)[kWidth]) {
-  if constexpr (kWidth == kPackSize<T>) {
-    unpack(load_pack(from), value);
-  } else {
-    const auto group = *reinterpret_cast<const Group<T, kWidth>*>(from);
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) value[j] = convert<Accumulator<T>>(group.element[j]);
-  }
-}
-template <class T, int kWidth>
-__device__ __forceinline__ void store_group(T* to, const Accumulator<T> (&value)[kWidth]) {
-  if constexpr (kWidth == kPackSize<T>) {
-    store_pack(to, to_pack<T>(value));
-  } else {
-    Group<T, kWidth> group;
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) group.element[j] = convert<T>(value[j]);
-    *reinterpret_cast<Group<T, kWidth>*>(to) = group;
-  }
-}
 
-/// The gradients of kWidth neighbours, whose first is `element` of the index space and at offset(view) in each tensor:
-/// stores dx and dup, adds them to the sums.
-template <class T, class Act, bool kGated, SlopeSource kSource, int kWidth, class Offset>
-__device__ __forceinline__ void add_gradients(const PointwiseBackward& p,
-                                              const PointwiseScalars<Accumulator<T>>& scalars, int64_t element,
-                                              Offset offset, const Accumulator<T> (&bias)[kWidth],
-                                              const Accumulator<T> (&up_bias)[kWidth], Accumulator<T> (&sum)[kWidth],
-                                              Accumulator<T> (&up_sum)[kWidth]) {
+/// In the place of an activation: any, looked up for each group.
+struct AnyActivation {};
+
+/// What a thread adds up over the groups of kWidth neighbours that it goes through.
+template <class T, class Act, bool kGated, SlopeSource kSource, int kWidth>
+struct BiasSums {
   using A = Accumulator<T>;
-  A dy[kWidth], from[kWidth], up[kWidth] = {};
-  load_group(static_cast<const T*>(p.dy.data) + offset(p.dy), dy);
-  if constexpr (kSource == SlopeSource::mask) {
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) from[j] = mask_bit<A>(p.mask, element + j);
-  } else {
-    const View& source = kSource == SlopeSource::input ? p.x : p.y;
-    load_group(static_cast<const T*>(source.data) + offset(source), from);
-  }
-  if constexpr (kGated) load_group(static_cast<const T*>(p.up.data) + offset(p.up), up);
-#pragma unroll
-  for (int j = 0; j < kWidth; ++j) {
-    const A x = kSource == SlopeSource::input ? from[j] + bias[j] : from[j];
-    const auto g = gradient_of<Act, kGated, kSource>(dy[j], x, up[j] + up_bias[j], scalars);
-    dy[j] = g.x;
-    up[j] = g.up;
-    sum[j] += g.x;
-    if constexpr (kGated) up_sum[j] += g.up;
-  }
-  store_group(static_cast<T*>(p.dx.data) + offset(p.dx), dy);
-  if constexpr (kGated) store_group(static_cast<T*>(p.dup.data) + offset(p.dup), up);
-}
+  using In = Group<T, kWidth>;
+  static constexpr bool kInput = kSource == SlopeSource::input, kMask = kSource == SlopeSource::mask;
 
-/// For a bias along the last dimension.
+  A bias[kWidth], up_bias[kGated ? kWidth : 1];
+  A sum[kWidth] = {}, up_sum[kGated ? kWidth : 1] = {};
+
+  struct Loaded {
+    In dy, from, up;
+    int64_t to, to_up;
+  };
+
+  /// offset(view): of the group's first element, which is `element` of the index space.
+  template <class Offset>
+  static __device__ __forceinline__ Loaded load(const PointwiseBackward& p, Offset offset) {
+    Loaded in;
+    in.dy = In::load(p.dy, offset(p.dy));
+    if constexpr (!kMask) {
+      const View& source = kInput ? p.x : p.y;
+      in.from = In::load(source, offset(source));
+    }
+    if constexpr (kGated) {
+      in.up = In::load(p.up, offset(p.up));
+      in.to_up = offset(p.dup);
+    }
+    in.to = offset(p.dx);
+    return in;
+  }
+
+  /// Stores the group's gradients and adds them to the sums.
+  __device__ __forceinline__ void add(const PointwiseBackward& p, const PointwiseScalars<A>& scalars, const Loaded& in,
+                                      int64_t element) {
+    A dy[kWidth], from[kWidth], up[kWidth] = {};
+    in.dy.get(dy);
+    if constexpr (kMask) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) from[j] = mask_bit<A>(p.mask, element + j);
+    } else {
+      in.from.get(from);
+    }
+    if constexpr (kGated) in.up.get(up);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      if constexpr (kInput) from[j] += bias[j];
+      if constexpr (kGated) up[j] += up_bias[j];
+    }
+    const auto differentiate = [&](auto act) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        const auto g = gradient_of<decltype(act), kGated, kSource>(dy[j], from[j], up[j], scalars);
+        dy[j] = g.x;
+        up[j] = g.up;
+      }
+    };
+    if constexpr (kMask) {
+      differentiate(Relu<Math<T>>{});  // the bits are the slope of any kind
+    } else if constexpr (std::is_same_v<Act, AnyActivation>) {
+      visit_activation<Math<T>>(p.activation.kind, differentiate);
+    } else {
+      differentiate(Act{});
+    }
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      sum[j] += dy[j];
+      if constexpr (kGated) up_sum[j] += up[j];
+    }
+    In::store(p.dx, in.to, dy);
+    if constexpr (kGated) In::store(p.dup, in.to_up, up);
+  }
+};
+
 /// Work     grid (column groups, parts). A block has `lanes` threads side by side, each with kWidth columns, which stay
-///          the same while it walks down the rows of its part; their sums stay in registers.
+///          the same while it walks down the rows of its part, several rows ahead; their sums stay in registers.
 /// Bytes    each element of dy and x (and up) is read once, each of dx (and dup) written once.
-/// Barriers two at the end, around the sum over the block's threads of a column.
-template <class T, bool kGated, SlopeSource kSource, int kWidth>
-__global__ void __launch_bounds__(kPointwiseThreads)
+/// Barriers two at the end for each bias, around the sum over the block's threads of a column.
+template <class T, class Act, bool kGated, SlopeSource kSource, int kWidth, int kRows, bool kAhead, int kBlocks>
+__global__ void __launch_bounds__(kPointwiseThreads, kBlocks)
     bias_gradient_columns_kernel(const __grid_constant__ PointwiseBackward p, const __grid_constant__ BiasSpace space,
                                  const PointwiseScalars<Accumulator<T>> scalars, void* workspace) {
   using A = Accumulator<T>;
+  using Sums = BiasSums<T, Act, kGated, kSource, kWidth>;
   allow_next_kernel();
   __shared__ A shared[kPointwiseThreads * kWidth];
-  const int lane = threadIdx.x % space.lanes, line = threadIdx.x / space.lanes;
+  const int lane = threadIdx.x & (space.lanes - 1), line = (threadIdx.x - lane) / space.lanes;
   const int lines = kPointwiseThreads / space.lanes;
+  const int64_t columns = space.partials;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * space.lanes * kWidth;
   const int64_t column = first + lane * kWidth;
   const int64_t part = blockIdx.y;
   const int64_t begin = space.begin_of(space.outer, part), end = space.begin_of(space.outer, part + 1);
-  A sum[kWidth] = {}, up_sum[kWidth] = {}, bias[kWidth] = {}, up_bias[kWidth] = {};
-  if (column < space.channels) {
-    const auto load_bias = [&](const View& view, A(&value)[kWidth]) {
-      if (view.data == nullptr) return;
+  Sums sums;
+  if (column < columns) {
+    const auto load_bias = [&](const View& view, auto& value) {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
-        value[j] = Parameter<T>(view).at((column + j) * view.stride[p.geometry.bias_dim]);
+        value[j] = A(0);
+        if (view.data == nullptr) continue;
+        const int64_t entry = space.inner == 1 ? column + j : (column + j) / space.inner;
+        value[j] = Parameter<T>(view).at(entry * view.stride[p.geometry.bias_dim]);
       }
     };
-    if (kSource == SlopeSource::input) load_bias(p.bias, bias);
-    if constexpr (kGated) load_bias(p.up_bias, up_bias);
-    visit_activation<Math<T>>(p.activation.kind, [&](auto act) {
-#pragma unroll 2
-      for (int64_t row = begin + line; row < end; row += lines) {
-        const unsigned outer = space.rows.quotient(static_cast<unsigned>(row));
-        const auto offset = [&](const View& view) {
-          if (p.geometry.ndim < 3) return row * view.stride[0] + column;
-          return outer * view.stride[0] + (row - outer * space.rows.size) * view.stride[1] + column;
-        };
-        add_gradients<T, decltype(act), kGated, kSource>(p, scalars, row * space.channels + column, offset, bias,
-                                                         up_bias, sum, up_sum);
+    if constexpr (kSource == SlopeSource::input) load_bias(p.bias, sums.bias);
+    if constexpr (kGated) load_bias(p.up_bias, sums.up_bias);
+    const auto offset_of = [&](int64_t row) {
+      return [&p, &space, row, column](const View& view) {
+        if (p.geometry.bias_dim < 2) return (p.geometry.bias_dim == 1 ? row * view.stride[0] : 0) + column;
+        const unsigned outer = space.inner_rows.quotient(static_cast<unsigned>(row));
+        return outer * view.stride[0] + (row - outer * space.inner_rows.size) * view.stride[1] + column;
+      };
+    };
+    int64_t row = begin + line;
+    typename Sums::Loaded in[kRows], next[kAhead ? kRows : 1];
+    const auto load = [&](auto& to, int64_t from) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) to[r] = Sums::load(p, offset_of(from + r * lines));
+    };
+    const auto add = [&] {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) sums.add(p, scalars, in[r], (row + r * lines) * columns + column);
+      row += kRows * lines;
+    };
+    const int64_t last = end - (kRows - 1) * lines;
+    if constexpr (kAhead) {
+      if (row < last) load(in, row);
+#pragma unroll 1
+      while (row < last) {
+        if (row + kRows * lines < last) load(next, row + kRows * lines);
+        add();
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) in[r] = next[r];
       }
-    });
+    } else {
+#pragma unroll 1
+      while (row < last) {
+        load(in, row);
+        add();
+      }
+    }
+#pragma unroll 1
+    for (; row < end; row += lines) sums.add(p, scalars, Sums::load(p, offset_of(row)), row * columns + column);
   }
-  const BiasPartials<A> partials(p, workspace, space.parts, space.channels);
+  const BiasPartials<A> partials(p, space, workspace);
   const auto write = [&](const View& result, A* to, const A(&mine)[kWidth]) {
     if (result.data == nullptr) return;
-    const int columns = space.lanes * kWidth;
+    const int wide = space.lanes * kWidth;
     __syncthreads();
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) shared[line * columns + lane * kWidth + j] = mine[j];
+    for (int j = 0; j < kWidth; ++j) shared[line * wide + lane * kWidth + j] = mine[j];
     __syncthreads();
-    for (int c = threadIdx.x; c < columns; c += kPointwiseThreads) {
-      if (first + c >= space.channels) break;
+    for (int c = threadIdx.x; c < wide && first + c < columns; c += kPointwiseThreads) {
       A total = shared[c];
-      for (int i = 1; i < lines; ++i) total += shared[i * columns + c];
+      for (int i = 1; i < lines; ++i) total += shared[i * wide + c];
       store_bias_sum<T>(p, result, to, space, part, first + c, total);
     }
   };
-  write(p.dbias, partials.dbias, sum);
-  if constexpr (kGated) write(p.dup_bias, partials.dup_bias, up_sum);
+  write(p.dbias, partials.dbias, sums.sum);
+  if constexpr (kGated) write(p.dup_bias, partials.dup_bias, sums.up_sum);
 }
 
-/// For a bias along any other dimension, and where columns do not lie side by side.
-/// Work     grid (channels, parts): a block owns a part of a channel; its threads walk along it in groups of kWidth
-///          neighbours.
+/// Work     grid (entries, parts): a block owns a part of what an entry of the bias is added to; its threads walk along
+///          it in groups of kWidth neighbours.
 /// Bytes    each element of dy and x (and up) is read once, each of dx (and dup) written once.
-/// Barriers one or two at the end, for the sums of the warps.
-template <class T, bool kGated, SlopeSource kSource, int kWidth>
-__global__ void __launch_bounds__(kPointwiseThreads)
+/// Barriers one at the end for each bias, for the sums of the warps.
+template <class T, class Act, bool kGated, SlopeSource kSource, int kWidth>
+__global__ void __launch_bounds__(kPointwiseThreads, kGated ? 2 : 4)
     bias_gradient_channels_kernel(const __grid_constant__ PointwiseBackward p, const __grid_constant__ BiasSpace space,
                                   const PointwiseScalars<Accumulator<T>> scalars, void* workspace) {
   using A = Accumulator<T>;
+  using Sums = BiasSums<T, Act, kGated, kSource, kWidth>;
+  constexpr int kGroups = kWidth > 1 ? 2 : 1;  // whose loads are under way together
   allow_next_kernel();
   __shared__ A shared[2][kPointwiseThreads / kWarp];
   const int64_t channel = blockIdx.x, part = blockIdx.y;
-  const int64_t groups = space.outer * (space.inner / kWidth);
+  const int64_t a_repetition = space.inner / kWidth;
+  const int64_t groups = space.outer * a_repetition;
   const int64_t begin = space.begin_of(groups, part), end = space.begin_of(groups, part + 1);
-  const auto entry = [&](const View& view) {
-    return view.data != nullptr ? Parameter<T>(view).at(channel * view.stride[p.geometry.bias_dim]) : A(0);
-  };
-  const A x_bias = kSource == SlopeSource::input ? entry(p.bias) : A(0), factor_bias = kGated ? entry(p.up_bias) : A(0);
-  A bias[kWidth], up_bias[kWidth], sum[kWidth] = {}, up_sum[kWidth] = {};
+  Sums sums;
+  const auto load_bias = [&](const View& view, auto& value) {
+    const A entry = view.data != nullptr ? Parameter<T>(view).at(channel * view.stride[p.geometry.bias_dim]) : A(0);
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) {
-    bias[j] = x_bias;
-    up_bias[j] = factor_bias;
-  }
-  visit_activation<Math<T>>(p.activation.kind, [&](auto act) {
-#pragma unroll 2
-    for (int64_t group = begin + threadIdx.x; group < end; group += kPointwiseThreads) {
-      const int64_t repeat =
-          space.elements.small ? space.repeats.quotient(static_cast<unsigned>(group)) : group / (space.inner / kWidth);
-      const int64_t rest = group - repeat * (space.inner / kWidth);
-      const int64_t element = (repeat * space.channels + channel) * space.inner + rest * kWidth;
-      if (space.dense) {
-        add_gradients<T, decltype(act), kGated, kSource>(
-            p, scalars, element, [&](const View&) { return element; }, bias, up_bias, sum, up_sum);
-      } else {
-        const ElementPlace place(space.elements, element);
-        add_gradients<T, decltype(act), kGated, kSource>(
-            p, scalars, element, [&](const View& view) { return place.offset(view); }, bias, up_bias, sum, up_sum);
+    for (int j = 0; j < kWidth; ++j) value[j] = entry;
+  };
+  if constexpr (kSource == SlopeSource::input) load_bias(p.bias, sums.bias);
+  if constexpr (kGated) load_bias(p.up_bias, sums.up_bias);
+  const auto element_of = [&](int64_t group) {
+    const int64_t repetition =
+        space.elements.small ? space.groups.quotient(static_cast<unsigned>(group)) : group / a_repetition;
+    return (repetition * space.channels + channel) * space.inner + (group - repetition * a_repetition) * kWidth;
+  };
+#pragma unroll 1
+  for (int64_t group = begin + threadIdx.x; group < end; group += kGroups * kPointwiseThreads) {
+    if constexpr (kWidth == 1) {
+      const int64_t element = element_of(group);
+      const ElementPlace place(space.elements, element);
+      sums.add(p, scalars, Sums::load(p, [&](const View& view) { return place.offset(view); }), element);
+    } else {  // of dense problems only
+      typename Sums::Loaded in[kGroups];
+      int64_t element[kGroups];
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        if (group + g * kPointwiseThreads >= end) continue;
+        element[g] = element_of(group + g * kPointwiseThreads);
+        in[g] = Sums::load(p, [&](const View&) { return element[g]; });
+      }
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        if (group + g * kPointwiseThreads < end) sums.add(p, scalars, in[g], element[g]);
       }
     }
-  });
-  const BiasPartials<A> partials(p, workspace, space.parts, space.channels);
+  }
+  const BiasPartials<A> partials(p, space, workspace);
   const auto write = [&](const View& result, A* to, A(&mine)[kWidth], A* slots) {
     if (result.data == nullptr) return;
 #pragma unroll
@@ -234,22 +326,53 @@ __global__ void __launch_bounds__(kPointwiseThreads)
     for (int w = 1; w < kPointwiseThreads / kWarp; ++w) total += slots[w];
     store_bias_sum<T>(p, result, to, space, part, channel, total);
   };
-  write(p.dbias, partials.dbias, sum, shared[0]);
-  if constexpr (kGated) write(p.dup_bias, partials.dup_bias, up_sum, shared[1]);
+  write(p.dbias, partials.dbias, sums.sum, shared[0]);
+  if constexpr (kGated) write(p.dup_bias, partials.dup_bias, sums.up_sum, shared[1]);
 }
 
+/// The second stage where each partial sum is an entry's.
 /// Work     as parameter_sum_kernel's.
 /// grid     (ceil(channels / 32), 2): y = 0 is dbias, y = 1 dup_bias; an absent one is skipped.
 template <class T>
 __global__ void __launch_bounds__(kWarp* kParameterSumRows)
-    bias_sum_kernel(const __grid_constant__ PointwiseBackward p, void* workspace, int64_t parts, int64_t channels) {
+    bias_sum_kernel(const __grid_constant__ PointwiseBackward p, const __grid_constant__ BiasSpace space,
+                    void* workspace) {
   using A = Accumulator<T>;
   const View& to = blockIdx.y == 0 ? p.dbias : p.dup_bias;
   if (to.data == nullptr) return;
-  const BiasPartials<A> partials(p, workspace, parts, channels);
-  sum_partial_rows(blockIdx.y == 0 ? partials.dbias : partials.dup_bias, parts, channels, [&](int64_t channel, A sum) {
-    store_parameter<T>(to, channel * to.stride[p.geometry.bias_dim], sum);
-  });
+  const BiasPartials<A> partials(p, space, workspace);
+  sum_partial_rows(
+      blockIdx.y == 0 ? partials.dbias : partials.dup_bias, space.parts, space.channels,
+      [&](int64_t channel, A sum) { store_parameter<T>(to, channel * to.stride[p.geometry.bias_dim], sum); });
+}
+
+/// The second stage where each partial sum is a column's, of which an entry has `inner`.
+/// Work     a block adds up the columns of an entry in all parts.
+/// Bytes    reads parts * columns values from the L2 cache.
+/// grid     (channels, 2), as above.
+template <class T>
+__global__ void __launch_bounds__(kPointwiseThreads)
+    bias_column_sum_kernel(const __grid_constant__ PointwiseBackward p, const __grid_constant__ BiasSpace space,
+                           void* workspace) {
+  using A = Accumulator<T>;
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+  const View& to = blockIdx.y == 0 ? p.dbias : p.dup_bias;
+  if (to.data == nullptr) return;
+  __shared__ A slots[kPointwiseThreads / kWarp];
+  const BiasPartials<A> partials(p, space, workspace);
+  const A* from = (blockIdx.y == 0 ? partials.dbias : partials.dup_bias) + blockIdx.x * space.inner;
+  A sum = A(0);
+  for (int64_t part = 0; part < space.parts; ++part, from += space.partials) {
+    for (int64_t k = threadIdx.x; k < space.inner; k += kPointwiseThreads) sum += from[k];
+  }
+  sum = warp_sum(sum);
+  if (threadIdx.x % kWarp == 0) slots[threadIdx.x / kWarp] = sum;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (int w = 1; w < kPointwiseThreads / kWarp; ++w) sum += slots[w];
+  store_parameter<T>(to, static_cast<int64_t>(blockIdx.x) * to.stride[p.geometry.bias_dim], sum);
 }
 
 }  // namespace normact::cuda

@@ -48,44 +48,47 @@ __device__ __forceinline__ void load_mask(const uint8_t* mask, int64_t pack, A (
   for (int j = 0; j < kSize; ++j) value[j] = (bits >> j & 1) != 0 ? A(1) : A(0);
 }
 
-/// Work     a thread computes kVectors packs, a block's width apart; the last block's first threads also the elements
-///          after the last whole pack.
+/// Work     a thread computes kVectors packs of the space, all loads first; where the space is flat, the last block's
+/// first
+///          threads also the elements after the last whole pack.
 /// Bytes    each element of dy and x (or y, or the mask's bit; and up) is read once, each of dx (and dup) written once.
 /// Barriers none.
-template <class T, class Act, bool kGated, SlopeSource kSource, int kVectors>
+template <class T, class Act, bool kGated, SlopeSource kSource, class Space, int kVectors>
 __global__ void __launch_bounds__(kPointwiseThreads)
-    pointwise_backward_kernel(const __grid_constant__ PointwiseBackward p, const __grid_constant__ PackSpace space,
+    pointwise_backward_kernel(const __grid_constant__ PointwiseBackward p, const __grid_constant__ Space space,
                               const PointwiseScalars<Accumulator<T>> scalars) {
   using A = Accumulator<T>;
+  using Bias = typename Space::template Bias<T>;
   constexpr int kSize = kPackSize<T>;
   constexpr bool kInput = kSource == SlopeSource::input, kMask = kSource == SlopeSource::mask;
   const View& source = kInput ? p.x : p.y;
-  const int64_t first = blockIdx.x * static_cast<int64_t>(kVectors * kPointwiseThreads) + threadIdx.x;
-  PackPlace place[kVectors];
+  const typename Space::template Cursor<kVectors> cursor(space);
+  const auto load = [&](const View& view, int v) {
+    return load_pack(static_cast<const T*>(view.data) + cursor.template offset<T>(view, v));
+  };
   Pack<T> dy[kVectors], from[kMask ? 1 : kVectors], up[kGated ? kVectors : 1];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    place[v] = space.place(first + v * kPointwiseThreads);
-    if (place[v].pack < space.packs) {
-      dy[v] = load_pack(space.at<const T>(p.dy, place[v]));
-      if constexpr (!kMask) from[v] = load_pack(space.at<const T>(source, place[v]));
-      if constexpr (kGated) up[v] = load_pack(space.at<const T>(p.up, place[v]));
-    }
+    if (!cursor.holds(v)) continue;
+    dy[v] = load(p.dy, v);
+    if constexpr (!kMask) from[v] = load(source, v);
+    if constexpr (kGated) up[v] = load(p.up, v);
   }
+  const Bias bias(space, kInput ? p.bias : View{}), up_bias(space, p.up_bias);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    if (place[v].pack >= space.packs) continue;
+    if (!cursor.holds(v)) continue;
     A gradient[kSize], value[kSize], factor[kSize] = {}, dup[kSize];
     unpack(dy[v], gradient);
     if constexpr (kMask) {
-      load_mask(p.mask, place[v].pack, value);
+      load_mask(p.mask, cursor.pack(v), value);
     } else {
       unpack(from[v], value);
     }
-    if constexpr (kGated) unpack(up[v], factor);
-    if (kInput && space.bias != BiasAccess::none) {
-      space.add_bias<T>(p.bias, place[v], value);
-      if constexpr (kGated) space.add_bias<T>(p.up_bias, place[v], factor);
+    if constexpr (kInput) bias.add(cursor, v, value);
+    if constexpr (kGated) {
+      unpack(up[v], factor);
+      up_bias.add(cursor, v, factor);
     }
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
@@ -93,14 +96,16 @@ __global__ void __launch_bounds__(kPointwiseThreads)
       gradient[j] = g.x;
       dup[j] = g.up;
     }
-    store_pack(space.at<T>(p.dx, place[v]), to_pack<T>(gradient));
-    if constexpr (kGated) store_pack(space.at<T>(p.dup, place[v]), to_pack<T>(dup));
+    store_pack(static_cast<T*>(p.dx.data) + cursor.template offset<T>(p.dx, v), to_pack<T>(gradient));
+    if constexpr (kGated) {
+      store_pack(static_cast<T*>(p.dup.data) + cursor.template offset<T>(p.dup, v), to_pack<T>(dup));
+    }
   }
   if constexpr (kMask) return;  // problems with a mask have no tail
-  if (const int64_t element = space.tail_element<T>(); element >= 0) {
+  if (const int64_t element = space.template tail_element<T>(); element >= 0) {
     A value = load_element<T>(source, element), factor = A(0);
-    if constexpr (kInput) value += space.tail_bias<T>(p.bias, element);
-    if constexpr (kGated) factor = load_element<T>(p.up, element) + space.tail_bias<T>(p.up_bias, element);
+    if constexpr (kInput) value += bias.of_element(element);
+    if constexpr (kGated) factor = load_element<T>(p.up, element) + up_bias.of_element(element);
     const auto g = gradient_of<Act, kGated, kSource>(load_element<T>(p.dy, element), value, factor, scalars);
     store_element<T>(p.dx, element, g.x);
     if constexpr (kGated) store_element<T>(p.dup, element, g.up);

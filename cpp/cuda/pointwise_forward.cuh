@@ -34,51 +34,50 @@ __device__ __forceinline__ void store_mask(uint8_t* mask, int64_t pack, unsigned
   if (valid && pack % kPacks == 0) mask[pack / kPacks] = static_cast<uint8_t>(bits);
 }
 
-/// Work     a thread computes kVectors packs, a block's width apart; the last block's first threads also the elements
-///          after the last whole pack.
+/// Work     a thread computes kVectors packs of the space, all loads first; where the space is flat, the last block's
+/// first
+///          threads also the elements after the last whole pack.
 /// Bytes    each element of x (and up) is read once, each of y written once; biases come from the L1 cache.
 /// Barriers none.
-template <class T, class Act, bool kGated, int kVectors>
+template <class T, class Act, bool kGated, class Space, int kVectors>
 __global__ void __launch_bounds__(kPointwiseThreads)
-    pointwise_forward_kernel(const __grid_constant__ PointwiseForward p, const __grid_constant__ PackSpace space,
+    pointwise_forward_kernel(const __grid_constant__ PointwiseForward p, const __grid_constant__ Space space,
                              const PointwiseScalars<Accumulator<T>> scalars) {
   using A = Accumulator<T>;
+  using Bias = typename Space::template Bias<T>;
   constexpr int kSize = kPackSize<T>;
-  const int64_t first = blockIdx.x * static_cast<int64_t>(kVectors * kPointwiseThreads) + threadIdx.x;
-  PackPlace place[kVectors];
+  const typename Space::template Cursor<kVectors> cursor(space);
   Pack<T> x[kVectors], up[kGated ? kVectors : 1];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    place[v] = space.place(first + v * kPointwiseThreads);
-    if (place[v].pack < space.packs) {
-      x[v] = load_pack(space.at<const T>(p.x, place[v]));
-      if constexpr (kGated) up[v] = load_pack(space.at<const T>(p.up, place[v]));
-    }
+    if (!cursor.holds(v)) continue;
+    x[v] = load_pack(static_cast<const T*>(p.x.data) + cursor.template offset<T>(p.x, v));
+    if constexpr (kGated) up[v] = load_pack(static_cast<const T*>(p.up.data) + cursor.template offset<T>(p.up, v));
   }
+  const Bias bias(space, p.bias), up_bias(space, p.up_bias);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    const bool valid = place[v].pack < space.packs;
     A value[kSize] = {}, factor[kSize] = {};
-    if (valid) {
+    if (cursor.holds(v)) {
       unpack(x[v], value);
-      if constexpr (kGated) unpack(up[v], factor);
-      if (space.bias != BiasAccess::none) {
-        space.add_bias<T>(p.bias, place[v], value);
-        if constexpr (kGated) space.add_bias<T>(p.up_bias, place[v], factor);
+      bias.add(cursor, v, value);
+      if constexpr (kGated) {
+        unpack(up[v], factor);
+        up_bias.add(cursor, v, factor);
       }
     }
-    if constexpr (std::is_same_v<Act, Relu<Math<T>>> && !kGated && sizeof(T) < 8) {
-      if (p.mask != nullptr) store_mask<kSize>(p.mask, place[v].pack, positive_bits(value), valid);
+    if constexpr (std::is_same_v<Act, Relu<Math<T>>> && !kGated && std::is_base_of_v<FlatSpace, Space>) {
+      if (p.mask != nullptr) store_mask<kSize>(p.mask, cursor.pack(v), positive_bits(value), cursor.holds(v));
     }
-    if (!valid) continue;
+    if (!cursor.holds(v)) continue;
 #pragma unroll
     for (int j = 0; j < kSize; ++j) value[j] = activated<Act, kGated>(value[j], factor[j], scalars);
-    store_pack(space.at<T>(p.y, place[v]), to_pack<T>(value));
+    store_pack(static_cast<T*>(p.y.data) + cursor.template offset<T>(p.y, v), to_pack<T>(value));
   }
-  if (const int64_t element = space.tail_element<T>(); element >= 0) {
-    const A value = load_element<T>(p.x, element) + space.tail_bias<T>(p.bias, element);
+  if (const int64_t element = space.template tail_element<T>(); element >= 0) {
+    const A value = load_element<T>(p.x, element) + bias.of_element(element);
     A factor = A(0);
-    if constexpr (kGated) factor = load_element<T>(p.up, element) + space.tail_bias<T>(p.up_bias, element);
+    if constexpr (kGated) factor = load_element<T>(p.up, element) + up_bias.of_element(element);
     store_element<T>(p.y, element, activated<Act, kGated>(value, factor, scalars));
   }
 }

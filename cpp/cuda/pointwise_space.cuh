@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the elements of a pointwise problem lie, and which bias belongs to them: what the pointwise kernels share.
 //
-// A pack is kPackSize elements that are neighbours in every tensor of x's shape. In dense problems pack i is at element
-// i * kPackSize of each tensor; else it has a row, in up to two dimensions, and a place in it.
+// A pack is kPackSize elements that are neighbours in every tensor of x's shape. A space says which kVectors packs a
+// thread computes: its Cursor has holds(v), whether there is a pack v, and offset<T>(view, v), where it begins. Its
+// Bias adds the biases of a pack.
+//
+//   FlatSpace    each tensor is one array in the order of the index space; no bias
+//   BiasedSpace  the same with a bias along any dimension: found for each pack
+//   TileSpace    rows of packs at any row strides, and perhaps a bias along them: a thread stays in its column, so that
+//                it finds its biases once
+//   ElementSpace any strides and alignment, element by element
 #pragma once
 
 #include "core/plan_pointwise.h"
@@ -40,116 +47,177 @@ __device__ __forceinline__ void store_element(const View& view, int64_t offset, 
   static_cast<T*>(view.data)[offset] = convert<T>(value);
 }
 
-/// A pack's place: its number, and where it is not dense, its row's coordinates and its own place in the row.
-struct PackPlace {
-  int64_t pack;
-  unsigned outer, inner, column;
-};
-
-/// The packs of a problem.
-struct PackSpace {
+struct FlatSpace {
   int64_t packs;  // whole ones
   int tail;       // elements after them
-  bool dense;
-  int bias_dim;
-  BiasAccess bias;
-  Divisor columns;   // rows: packs in a row
-  Divisor rows;      // rows: rows of the inner row dimension
-  Divisor inner;     // dense bias: packs (rows) or elements (straddled) from one entry's to the next one's
-  Divisor channels;  // dense bias: packs (packs) or entries (others) of the bias
 
-  PackSpace(const PointwiseProblem& p, const PointwisePlan& plan, int pack_size)
-      : packs(p.geometry.size / pack_size),
-        tail(static_cast<int>(p.geometry.size % pack_size)),
-        dense(plan.access == PointwiseAccess::dense),
-        bias_dim(p.geometry.bias_dim),
-        bias(plan.bias) {
-    const PointwiseGeometry& g = p.geometry;
-    if (!dense) {
-      columns = Divisor(static_cast<unsigned>(g.shape[g.ndim - 1] / pack_size));
-      rows = Divisor(g.ndim == 3 ? static_cast<unsigned>(g.shape[1]) : 1);
-    } else if (bias != BiasAccess::none) {
-      inner = Divisor(static_cast<unsigned>(bias == BiasAccess::rows ? plan.inner / pack_size : plan.inner));
-      channels = Divisor(static_cast<unsigned>(bias == BiasAccess::packs ? plan.channels / pack_size : plan.channels));
+  FlatSpace(const PointwiseProblem& p, const PointwisePlan&, int pack_size)
+      : packs(p.geometry.size / pack_size), tail(static_cast<int>(p.geometry.size % pack_size)) {}
+
+  int64_t blocks(int vectors) const {
+    const int64_t a_block = int64_t{vectors} * kPointwiseThreads;
+    return packs > a_block ? (packs + a_block - 1) / a_block : 1;
+  }
+
+  template <int kVectors>
+  struct Cursor {
+    int64_t first, packs;
+    __device__ __forceinline__ explicit Cursor(const FlatSpace& space)
+        : first(blockIdx.x * static_cast<int64_t>(kVectors * kPointwiseThreads) + threadIdx.x), packs(space.packs) {}
+    __device__ __forceinline__ int64_t pack(int v) const { return first + v * kPointwiseThreads; }
+    __device__ __forceinline__ bool holds(int v) const { return pack(v) < packs; }
+    template <class T>
+    __device__ __forceinline__ int64_t offset(const View&, int v) const {
+      return pack(v) * kPackSize<T>;
     }
-  }
+  };
 
-  __device__ __forceinline__ PackPlace place(int64_t pack) const {
-    if (dense) return {pack, 0, 0, 0};
-    const unsigned row = columns.quotient(static_cast<unsigned>(pack));
-    const unsigned outer = rows.quotient(row);
-    return {pack, outer, row - outer * rows.size, static_cast<unsigned>(pack) - row * columns.size};
-  }
-
-  /// The pack's first element in a view.
   template <class T>
-  __device__ __forceinline__ T* at(const View& view, const PackPlace& place) const {
-    T* data = static_cast<T*>(view.data);
-    if (dense) return data + place.pack * kPackSize<T>;
-    const int64_t row = place.outer * view.stride[0] + (rows.size > 1 ? place.inner * view.stride[1] : 0);
-    return data + row + place.column * kPackSize<T>;
-  }
+  struct Bias {
+    __device__ __forceinline__ Bias(const FlatSpace&, const View&) {}
+    template <class Cursor>
+    __device__ __forceinline__ void add(const Cursor&, int, Accumulator<T> (&)[kPackSize<T>]) const {}
+    __device__ __forceinline__ Accumulator<T> of_element(int64_t) const { return Accumulator<T>(0); }
+  };
 
-  /// Adds the bias of the pack's elements to them.
-  template <class T>
-  __device__ __forceinline__ void add_bias(const View& view, const PackPlace& place,
-                                           Accumulator<T> (&value)[kPackSize<T>]) const {
-    constexpr int kSize = kPackSize<T>;
-    if (view.data == nullptr) return;
-    const Parameter<T> bias_of(view);
-    const auto pack = static_cast<unsigned>(place.pack);
-    const auto entry = [&](unsigned channel) { return bias_of.at(channel * view.stride[bias_dim]); };
-    if (bias == BiasAccess::packs) {
-      const unsigned at = dense ? pack - channels.quotient(pack) * channels.size : place.column;
-      Accumulator<T> addend[kSize];
-      bias_of.load(at * kSize, addend);
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) value[j] += addend[j];
-    } else if (bias == BiasAccess::rows) {
-      unsigned channel = bias_dim == 0 ? place.outer : place.inner;
-      if (dense) {
-        const unsigned row = inner.quotient(pack);
-        channel = row - channels.quotient(row) * channels.size;
-      }
-      const Accumulator<T> addend = entry(channel);
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) value[j] += addend;
-    } else if (bias == BiasAccess::columns) {
-      const unsigned first =
-          dense ? pack * kSize - channels.quotient(pack * kSize) * channels.size : place.column * kSize;
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        const unsigned channel = first + j;
-        value[j] += entry(dense && channel >= channels.size ? channel - channels.size : channel);
-      }
-    } else {
-      const unsigned row = inner.quotient(pack * kSize);
-      const unsigned rest = inner.size - (pack * kSize - row * inner.size);  // elements of this entry from here on
-      const unsigned channel = row - channels.quotient(row) * channels.size;
-      const Accumulator<T> here = entry(channel);
-      const Accumulator<T> next = entry(channel + 1 == channels.size ? 0 : channel + 1);
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) value[j] += j < rest ? here : next;
-    }
-  }
-
-  /// The element of a dense problem's tail that this thread of the last block computes; -1: none. Problems whose biases
-  /// are found by whole packs have no tail.
+  /// The element after the last whole pack that this thread of the last block computes; -1: none.
   template <class T>
   __device__ __forceinline__ int64_t tail_element() const {
-    const bool mine = blockIdx.x == gridDim.x - 1 && static_cast<int>(threadIdx.x) < tail;
+    const bool mine = static_cast<int>(threadIdx.x) < tail && blockIdx.x == gridDim.x - 1;
     return mine ? packs * kPackSize<T> + threadIdx.x : -1;
-  }
-  template <class T>
-  __device__ __forceinline__ Accumulator<T> tail_bias(const View& view, int64_t element) const {
-    if (view.data == nullptr) return Accumulator<T>(0);
-    const auto at = static_cast<unsigned>(element);
-    const unsigned row = bias == BiasAccess::straddled ? inner.quotient(at) : at;
-    return Parameter<T>(view).at((row - channels.quotient(row) * channels.size) * view.stride[bias_dim]);
   }
 };
 
-/// Any problem, element by element.
+struct BiasedSpace : FlatSpace {
+  BiasAccess bias;
+  int bias_dim;
+  Divisor inner;     // packs (rows) or elements (straddled) from one entry's to the next one's
+  Divisor channels;  // entries of the bias
+
+  BiasedSpace(const PointwiseProblem& p, const PointwisePlan& plan, int pack_size)
+      : FlatSpace(p, plan, pack_size),
+        bias(plan.bias),
+        bias_dim(p.geometry.bias_dim),
+        inner(static_cast<unsigned>(plan.bias == BiasAccess::rows ? plan.inner / pack_size : plan.inner)),
+        channels(static_cast<unsigned>(plan.channels)) {}
+
+  template <class T>
+  struct Bias {
+    using A = Accumulator<T>;
+    const BiasedSpace& space;
+    Parameter<T> values;
+    int64_t stride;
+
+    __device__ __forceinline__ Bias(const BiasedSpace& biased, const View& view)
+        : space(biased), values(view), stride(view.data != nullptr ? view.stride[biased.bias_dim] : 0) {}
+
+    template <class Cursor>
+    __device__ __forceinline__ void add(const Cursor& cursor, int v, A (&value)[kPackSize<T>]) const {
+      constexpr int kSize = kPackSize<T>;
+      if (values.data == nullptr) return;
+      const auto pack = static_cast<unsigned>(cursor.pack(v));
+      if (space.bias == BiasAccess::rows) {
+        const A addend = entry(space.inner.quotient(pack));
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) value[j] += addend;
+      } else if (space.bias == BiasAccess::straddled) {
+        const unsigned row = space.inner.quotient(pack * kSize);
+        const unsigned here = space.inner.size - (pack * kSize - row * space.inner.size);  // elements in this row
+        const A addend = entry(row), next = entry(row + 1);
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) value[j] += j < here ? addend : next;
+      } else {
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) value[j] += entry(pack * kSize + j);
+      }
+    }
+
+    /// For problems that have a tail: not those whose rows are whole packs.
+    __device__ __forceinline__ A of_element(int64_t element) const {
+      if (values.data == nullptr) return A(0);
+      const auto at = static_cast<unsigned>(element);
+      return entry(space.bias == BiasAccess::straddled ? space.inner.quotient(at) : at);
+    }
+
+   private:
+    __device__ __forceinline__ A entry(unsigned row) const {
+      return values.at((row - space.channels.quotient(row) * space.channels.size) * stride);
+    }
+  };
+};
+
+struct TileSpace {
+  int64_t rows;  // of the inner row dimension; the outer one is the grid's second
+  int columns;   // packs in a row
+  int lanes;     // threads side by side, a power of two
+  int lines;     // rows that a block works on at the same time
+  int inner;     // the inner row dimension
+  Divisor column_groups;
+
+  TileSpace(const PointwiseProblem& p, const PointwisePlan& plan, int pack_size)
+      : rows(p.geometry.ndim == 1 ? 1 : p.geometry.shape[p.geometry.ndim - 2]),
+        columns(static_cast<int>(p.geometry.shape[p.geometry.ndim - 1] / pack_size)),
+        lanes(plan.lanes),
+        lines(kPointwiseThreads / plan.lanes),
+        inner(p.geometry.ndim == 3 ? 1 : 0),
+        column_groups(static_cast<unsigned>((columns + lanes - 1) / lanes)) {}
+
+  int64_t blocks(int vectors) const {
+    const int64_t a_block = int64_t{vectors} * lines;
+    return (rows + a_block - 1) / a_block * column_groups.size;
+  }
+
+  template <int kVectors>
+  struct Cursor {
+    const TileSpace& space;
+    int64_t row;
+    int column;  // pack in the row
+
+    __device__ __forceinline__ explicit Cursor(const TileSpace& tile) : space(tile) {
+      const unsigned row_group = tile.column_groups.quotient(blockIdx.x);
+      const unsigned column_group = blockIdx.x - row_group * tile.column_groups.size;
+      const int lane = threadIdx.x & (tile.lanes - 1);
+      const int line = (threadIdx.x - lane) * tile.lines / kPointwiseThreads;
+      column = static_cast<int>(column_group) * tile.lanes + lane;
+      row = static_cast<int64_t>(row_group) * kVectors * tile.lines + line;
+    }
+    __device__ __forceinline__ bool holds(int v) const {
+      return column < space.columns && row + v * space.lines < space.rows;
+    }
+    template <class T>
+    __device__ __forceinline__ int64_t offset(const View& view, int v) const {
+      const int64_t stride = view.stride[space.inner];
+      const int64_t first = row * stride + column * kPackSize<T> + (space.inner ? blockIdx.y * view.stride[0] : 0);
+      return first + v * (space.lines * stride);
+    }
+  };
+
+  template <class T>
+  struct Bias {
+    using A = Accumulator<T>;
+    A value[kPackSize<T>];
+    bool present;
+
+    __device__ __forceinline__ Bias(const TileSpace& space, const View& view) : present(view.data != nullptr) {
+      if (!present) return;
+      const Cursor<1> cursor(space);
+      if (cursor.column < space.columns) Parameter<T>(view).load(cursor.column * kPackSize<T>, value);
+    }
+    template <class Cursor>
+    __device__ __forceinline__ void add(const Cursor&, int, A (&to)[kPackSize<T>]) const {
+      if (!present) return;
+#pragma unroll
+      for (int j = 0; j < kPackSize<T>; ++j) to[j] += value[j];
+    }
+    __device__ __forceinline__ A of_element(int64_t) const { return A(0); }
+  };
+
+  template <class T>
+  __device__ __forceinline__ int64_t tail_element() const {
+    return -1;
+  }
+};
+
 struct ElementSpace {
   int64_t size;
   int ndim;
@@ -169,6 +237,9 @@ struct ElementSpace {
 struct ElementPlace {
   int ndim;
   int64_t coordinate[kMaxDims];
+
+  /// In one dimension.
+  __device__ __forceinline__ explicit ElementPlace(int64_t element) : ndim(1), coordinate{element} {}
 
   __device__ __forceinline__ ElementPlace(const ElementSpace& space, int64_t element) : ndim(space.ndim) {
     int64_t rest = element;
