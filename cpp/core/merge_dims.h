@@ -14,8 +14,9 @@ struct MergedStrides {
 };
 
 /// Walks `dims` (numbers of dimensions, slowest first; not those of size 1) and merges neighbours. Dimension `alone` is
-/// merged with none; -1: all may be. Returns how many remain, or -1 if these are more than kMaxDims.
-int merge_dims(std::span<const int> dims, const int64_t* shape, int alone, std::span<const MergedStrides> tensors,
+/// merged with none, and *alone turns into its place among the merged; -1: all may be. Returns how many remain, or -1
+/// if these are more than kMaxDims.
+int merge_dims(std::span<const int> dims, const int64_t* shape, std::span<const MergedStrides> tensors, int* alone,
                int64_t* merged_shape);
 
 }  // namespace normact
