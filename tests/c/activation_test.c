@@ -12,17 +12,6 @@ static const double kAlpha = 0.25, kBeta = 1.5, kThreshold = 20.0;
 /* A few roundings to fp32, and sums of a few terms. */
 static const double kTolerance = 4e-6;
 
-/* The numbers are part of the interface. */
-_Static_assert(NORMACT_ACTIVATION_IDENTITY == 0 && NORMACT_ACTIVATION_RELU == 1 && NORMACT_ACTIVATION_RELU6 == 2 &&
-                   NORMACT_ACTIVATION_SQUARED_RELU == 3 && NORMACT_ACTIVATION_LEAKY_RELU == 4 &&
-                   NORMACT_ACTIVATION_ELU == 5 && NORMACT_ACTIVATION_GELU == 6 && NORMACT_ACTIVATION_GELU_TANH == 7 &&
-                   NORMACT_ACTIVATION_QUICK_GELU == 8 && NORMACT_ACTIVATION_SILU == 9 &&
-                   NORMACT_ACTIVATION_SIGMOID == 10 && NORMACT_ACTIVATION_TANH == 11 &&
-                   NORMACT_ACTIVATION_SOFTPLUS == 12 && NORMACT_ACTIVATION_MISH == 13 &&
-                   NORMACT_ACTIVATION_HARDSWISH == 14 && NORMACT_ACTIVATION_HARDSIGMOID == 15,
-               "activation kinds");
-_Static_assert(NORMACT_GATE_SEPARATE == 0 && NORMACT_GATE_SPLIT == 1 && NORMACT_GATE_INTERLEAVED == 2, "gate layouts");
-
 static double logistic(double x) { return 1 / (1 + exp(-x)); }
 static double clamp(double x, double low, double high) { return fmin(fmax(x, low), high); }
 
