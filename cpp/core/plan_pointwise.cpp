@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/plan_pointwise.h"
 
+#include <cstdlib>
 #include <initializer_list>
 
 #include "core/plan_common.h"
@@ -138,11 +139,13 @@ PointwisePlan plan_pointwise(const PointwiseBackward& p) {
 
 namespace {
 
-/// Whether the bias's dimension and those within it lie without gaps in each tensor, with at most two others.
+/// Whether the bias's dimension and those within it lie without gaps in each tensor, with at most one other, and rows
+/// and their strides have 31 bits.
 bool entries_are_columns(const PointwiseGeometry& g, Views like_x) {
-  if (g.bias_dim > 2) return false;
+  if (g.bias_dim > 1 || (g.bias_dim == 1 && g.shape[0] > kMaxDivisible / 2)) return false;
   for (const View* view : like_x) {
     if (view->data == nullptr) continue;
+    if (g.bias_dim == 1 && std::abs(view->stride[0]) > kMaxDivisible) return false;
     int64_t stride = 1;
     for (int d = g.ndim - 1; d >= g.bias_dim; --d) {
       if (g.shape[d] > 1 && view->stride[d] != stride) return false;
@@ -180,12 +183,14 @@ BiasPlan plan_bias_gradient(const PointwiseBackward& p, const DeviceInfo& device
   plan.outer = g.size / (plan.channels * plan.inner);
   plan.dense = all_dense(g, like_x);
   const int64_t columns = plan.channels * plan.inner;
-  const bool by_columns = entries_are_columns(g, like_x) && plan.outer <= kMaxDivisible;
+  const bool by_columns = entries_are_columns(g, like_x);
   const bool whole_entries = plan.dense && plan.inner % pack == 0;
   plan.sum = by_columns && (plan.inner == 1 || (!whole_entries && plan.outer >= kFewRows)) ? BiasSum::columns
                                                                                            : BiasSum::channels;
   const bool packs = g.size <= kMaxDivisible && (p.mask == nullptr || (plan.dense && g.size % 8 == 0));
-  const int64_t blocks = int64_t{4} * std::max(1, device.multiprocessors - sm_margin);
+  // As many blocks as run at once: 4 a multiprocessor with 16-bit types, else 2; a few times that by channels.
+  const int64_t at_once = size_of(p.dtype) == 2 && !p.gated ? 4 : 2;
+  const int64_t blocks = at_once * std::max(1, device.multiprocessors - sm_margin);
   if (plan.sum == BiasSum::columns) {
     plan.width = static_cast<int>(packs && columns_are_packs(g, columns, pack, like_x) ? pack : 1);
     const int64_t groups = ceil_div(columns, pack);  // whatever the alignment
@@ -196,7 +201,7 @@ BiasPlan plan_bias_gradient(const PointwiseBackward& p, const DeviceInfo& device
   } else {
     plan.width = static_cast<int>(packs && plan.dense && in_rows(g, pack, like_x) ? pack : 1);
     plan.parts =
-        std::min(ceil_div(2 * blocks, plan.channels), ceil_div(plan.outer * plan.inner, int64_t{4} * 256 * pack));
+        std::min(ceil_div(4 * blocks, plan.channels), ceil_div(plan.outer * plan.inner, int64_t{4} * 256 * pack));
     plan.partials = plan.channels;
   }
   plan.parts = std::max<int64_t>(plan.parts, 1);

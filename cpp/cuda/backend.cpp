@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "core/plan.h"
+#include "core/plan_pointwise.h"
 #include "cuda/device.h"
+#include "cuda/pointwise_launchers.h"
 #include "cuda/row_launchers.h"
 
 namespace normact::cuda {
@@ -30,6 +32,10 @@ Status largest_workspace(const RowBackward& problem, const Launch& launch, size_
     *bytes = std::max(*bytes, plan.workspace_bytes);
   }
   return legal ? Status() : status;
+}
+
+bool wants_bias_gradient(const PointwiseBackward& problem) {
+  return problem.dbias.data != nullptr || problem.dup_bias.data != nullptr;
 }
 
 }  // namespace
@@ -74,6 +80,48 @@ Status row_norm_backward(const RowBackward& problem, const Launch& launch) {
     case DType::f32: return launch_row_backward_f32(problem, plan, launch);
     case DType::f16: return launch_row_backward_f16(problem, plan, launch);
     case DType::bf16: return launch_row_backward_bf16(problem, plan, launch);
+  }
+  return {NORMACT_INTERNAL, "unknown dtype"};
+}
+
+Status pointwise_forward(const PointwiseForward& problem, const Launch& launch) {
+  DeviceGuard guard;
+  NORMACT_TRY(guard.enter(launch.device));
+  switch (problem.dtype) {
+    case DType::f64: return launch_pointwise_forward_f64(problem, launch);
+    case DType::f32: return launch_pointwise_forward_f32(problem, launch);
+    case DType::f16: return launch_pointwise_forward_f16(problem, launch);
+    case DType::bf16: return launch_pointwise_forward_bf16(problem, launch);
+  }
+  return {NORMACT_INTERNAL, "unknown dtype"};
+}
+
+Status pointwise_backward_workspace(const PointwiseBackward& problem, const Launch& launch, size_t* bytes) {
+  *bytes = 0;
+  if (problem.geometry.size == 0 || !wants_bias_gradient(problem)) return {};
+  const DeviceInfo* device = nullptr;
+  NORMACT_TRY(device_info(launch.device, &device));
+  *bytes = plan_bias_gradient(problem, *device, launch.sm_margin).workspace_bytes;
+  return {};
+}
+
+Status pointwise_backward(const PointwiseBackward& problem, const Launch& launch) {
+  DeviceGuard guard;
+  NORMACT_TRY(guard.enter(launch.device));
+  BiasPlan plan;
+  const BiasPlan* bias = nullptr;
+  if (wants_bias_gradient(problem)) {
+    const DeviceInfo* device = nullptr;
+    NORMACT_TRY(device_info(launch.device, &device));
+    plan = plan_bias_gradient(problem, *device, launch.sm_margin);
+    NORMACT_TRY(check_workspace(launch.workspace, plan.workspace_bytes));
+    bias = &plan;
+  }
+  switch (problem.dtype) {
+    case DType::f64: return launch_pointwise_backward_f64(problem, bias, launch);
+    case DType::f32: return launch_pointwise_backward_f32(problem, bias, launch);
+    case DType::f16: return launch_pointwise_backward_f16(problem, bias, launch);
+    case DType::bf16: return launch_pointwise_backward_bf16(problem, bias, launch);
   }
   return {NORMACT_INTERNAL, "unknown dtype"};
 }

@@ -16,9 +16,8 @@ struct BiasSpace {
   bool dense;  // each tensor of x's shape is one array in the order of the index space
   int64_t channels, outer, inner;
   int64_t parts, partials;
-  int lanes;           // columns: threads side by side
-  Divisor inner_rows;  // columns: rows of the inner row dimension
-  Divisor groups;      // channels: groups of `width` of an entry in one repetition
+  int lanes;       // columns: threads side by side
+  Divisor groups;  // channels: groups of `width` of an entry in one repetition
 
   BiasSpace(const PointwiseBackward& p, const BiasPlan& plan)
       : elements(p.geometry),
@@ -30,7 +29,6 @@ struct BiasSpace {
         parts(plan.parts),
         partials(plan.partials),
         lanes(plan.lanes),
-        inner_rows(p.geometry.bias_dim == 2 ? static_cast<unsigned>(p.geometry.shape[1]) : 1),
         groups(elements.small && inner >= plan.width ? static_cast<unsigned>(inner / plan.width) : 1) {}
 
   /// Of `count`: where part `index` begins.
@@ -112,10 +110,9 @@ struct BiasSums {
 
   struct Loaded {
     In dy, from, up;
-    int64_t to, to_up;
   };
 
-  /// offset(view): of the group's first element, which is `element` of the index space.
+  /// offset(view): where the group begins.
   template <class Offset>
   static __device__ __forceinline__ Loaded load(const PointwiseBackward& p, Offset offset) {
     Loaded in;
@@ -124,17 +121,14 @@ struct BiasSums {
       const View& source = kInput ? p.x : p.y;
       in.from = In::load(source, offset(source));
     }
-    if constexpr (kGated) {
-      in.up = In::load(p.up, offset(p.up));
-      in.to_up = offset(p.dup);
-    }
-    in.to = offset(p.dx);
+    if constexpr (kGated) in.up = In::load(p.up, offset(p.up));
     return in;
   }
 
-  /// Stores the group's gradients and adds them to the sums.
+  /// Stores the group's gradients and adds them to the sums; `element` is its first in the index space.
+  template <class Offset>
   __device__ __forceinline__ void add(const PointwiseBackward& p, const PointwiseScalars<A>& scalars, const Loaded& in,
-                                      int64_t element) {
+                                      int64_t element, Offset offset) {
     A dy[kWidth], from[kWidth], up[kWidth] = {};
     in.dy.get(dy);
     if constexpr (kMask) {
@@ -169,21 +163,29 @@ struct BiasSums {
       sum[j] += dy[j];
       if constexpr (kGated) up_sum[j] += up[j];
     }
-    In::store(p.dx, in.to, dy);
-    if constexpr (kGated) In::store(p.dup, in.to_up, up);
+    In::store(p.dx, offset(p.dx), dy);
+    if constexpr (kGated) In::store(p.dup, offset(p.dup), up);
   }
 };
+
+/// Blocks that must fit a multiprocessor, and rows whose loads a thread has under way. On an H200 bf16 is slower with 4
+/// rows and fp32 with 2, and both with loads ahead of the rows worked on.
+template <class T, bool kGated>
+constexpr int kColumnBlocks = sizeof(T) == 2 && !kGated ? 4 : 2;
+template <class T, bool kGated>
+constexpr int kColumnRows = sizeof(T) == 2 || kGated ? 2 : 4;
 
 /// Work     grid (column groups, parts). A block has `lanes` threads side by side, each with kWidth columns, which stay
 ///          the same while it walks down the rows of its part, several rows ahead; their sums stay in registers.
 /// Bytes    each element of dy and x (and up) is read once, each of dx (and dup) written once.
 /// Barriers two at the end for each bias, around the sum over the block's threads of a column.
-template <class T, class Act, bool kGated, SlopeSource kSource, int kWidth, int kRows, bool kAhead, int kBlocks>
-__global__ void __launch_bounds__(kPointwiseThreads, kBlocks)
+template <class T, class Act, bool kGated, SlopeSource kSource, int kWidth>
+__global__ void __launch_bounds__(kPointwiseThreads, kColumnBlocks<T, kGated>)
     bias_gradient_columns_kernel(const __grid_constant__ PointwiseBackward p, const __grid_constant__ BiasSpace space,
                                  const PointwiseScalars<Accumulator<T>> scalars, void* workspace) {
   using A = Accumulator<T>;
   using Sums = BiasSums<T, Act, kGated, kSource, kWidth>;
+  constexpr int kRows = kColumnRows<T, kGated>;
   allow_next_kernel();
   __shared__ A shared[kPointwiseThreads * kWidth];
   const int lane = threadIdx.x & (space.lanes - 1), line = (threadIdx.x - lane) / space.lanes;
@@ -206,43 +208,27 @@ __global__ void __launch_bounds__(kPointwiseThreads, kBlocks)
     };
     if constexpr (kSource == SlopeSource::input) load_bias(p.bias, sums.bias);
     if constexpr (kGated) load_bias(p.up_bias, sums.up_bias);
-    const auto offset_of = [&](int64_t row) {
-      return [&p, &space, row, column](const View& view) {
-        if (p.geometry.bias_dim < 2) return (p.geometry.bias_dim == 1 ? row * view.stride[0] : 0) + column;
-        const unsigned outer = space.inner_rows.quotient(static_cast<unsigned>(row));
-        return outer * view.stride[0] + (row - outer * space.inner_rows.size) * view.stride[1] + column;
+    // Rows and row strides have 31 bits (the planner sees to that): one instruction multiplies them.
+    const auto offset_of = [&](int row) {
+      return [column, row](const View& view) {
+        return static_cast<int64_t>(row) * static_cast<int>(view.stride[0]) + column;
       };
     };
-    int64_t row = begin + line;
-    typename Sums::Loaded in[kRows], next[kAhead ? kRows : 1];
-    const auto load = [&](auto& to, int64_t from) {
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) to[r] = Sums::load(p, offset_of(from + r * lines));
+    const auto add = [&](const typename Sums::Loaded& in, int row) {
+      sums.add(p, scalars, in, row * columns + column, offset_of(row));
     };
-    const auto add = [&] {
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) sums.add(p, scalars, in[r], (row + r * lines) * columns + column);
-      row += kRows * lines;
-    };
-    const int64_t last = end - (kRows - 1) * lines;
-    if constexpr (kAhead) {
-      if (row < last) load(in, row);
+    const int last = static_cast<int>(end);
+    int row = static_cast<int>(begin) + line;
 #pragma unroll 1
-      while (row < last) {
-        if (row + kRows * lines < last) load(next, row + kRows * lines);
-        add();
+    for (; row + (kRows - 1) * lines < last; row += kRows * lines) {
+      typename Sums::Loaded in[kRows];
 #pragma unroll
-        for (int r = 0; r < kRows; ++r) in[r] = next[r];
-      }
-    } else {
-#pragma unroll 1
-      while (row < last) {
-        load(in, row);
-        add();
-      }
+      for (int r = 0; r < kRows; ++r) in[r] = Sums::load(p, offset_of(row + r * lines));
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) add(in[r], row + r * lines);
     }
 #pragma unroll 1
-    for (; row < end; row += lines) sums.add(p, scalars, Sums::load(p, offset_of(row)), row * columns + column);
+    for (; row < last; row += lines) add(Sums::load(p, offset_of(row)), row);
   }
   const BiasPartials<A> partials(p, space, workspace);
   const auto write = [&](const View& result, A* to, const A(&mine)[kWidth]) {
@@ -297,7 +283,8 @@ __global__ void __launch_bounds__(kPointwiseThreads, kGated ? 2 : 4)
     if constexpr (kWidth == 1) {
       const int64_t element = element_of(group);
       const ElementPlace place(space.elements, element);
-      sums.add(p, scalars, Sums::load(p, [&](const View& view) { return place.offset(view); }), element);
+      const auto offset = [&](const View& view) { return place.offset(view); };
+      sums.add(p, scalars, Sums::load(p, offset), element, offset);
     } else {  // of dense problems only
       typename Sums::Loaded in[kGroups];
       int64_t element[kGroups];
@@ -309,7 +296,8 @@ __global__ void __launch_bounds__(kPointwiseThreads, kGated ? 2 : 4)
       }
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
-        if (group + g * kPointwiseThreads < end) sums.add(p, scalars, in[g], element[g]);
+        if (group + g * kPointwiseThreads < end)
+          sums.add(p, scalars, in[g], element[g], [&](const View&) { return element[g]; });
       }
     }
   }

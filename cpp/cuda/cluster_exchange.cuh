@@ -26,8 +26,9 @@ struct alignas(2 * sizeof(N)) SumPair {
 
 #if __CUDA_ARCH__ >= 900
 
-/// This thread is ready for the cluster to go on; cluster_wait() waits until all threads of all its blocks are. A single
-/// block needs neither: its own barrier is before the first, and nobody else writes to its memory after the last.
+/// This thread is ready for the cluster to go on; cluster_wait() waits until all threads of all its blocks are. A
+/// single block needs neither: its own barrier is before the first, and nobody else writes to its memory after the
+/// last.
 __device__ __forceinline__ void cluster_arrive(int blocks) {
   if (blocks > 1) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }

@@ -58,6 +58,7 @@ struct FlatSpace {
     const int64_t a_block = int64_t{vectors} * kPointwiseThreads;
     return packs > a_block ? (packs + a_block - 1) / a_block : 1;
   }
+  static int64_t layers(const PointwiseGeometry&) { return 1; }
 
   template <int kVectors>
   struct Cursor {
@@ -166,6 +167,8 @@ struct TileSpace {
     const int64_t a_block = int64_t{vectors} * lines;
     return (rows + a_block - 1) / a_block * column_groups.size;
   }
+  /// The grid's second dimension.
+  static int64_t layers(const PointwiseGeometry& g) { return g.ndim == 3 ? g.shape[0] : 1; }
 
   template <int kVectors>
   struct Cursor {

@@ -51,7 +51,8 @@ __device__ __forceinline__ void move_backward_tiles(const RowBackward& p, const 
     int bytes = fetch_rows<T, kDense>(tiles, tiles.input[0], divisor, first, here, to, barriers.full[slot]);
     bytes += fetch_rows<T, kDense>(tiles, tiles.input[1], divisor, first, here, to + tile_bytes, barriers.full[slot]);
     if (tiles.residual) {
-      bytes += fetch_rows<T, kDense>(tiles, tiles.input[2], divisor, first, here, to + 2 * tile_bytes, barriers.full[slot]);
+      bytes +=
+          fetch_rows<T, kDense>(tiles, tiles.input[2], divisor, first, here, to + 2 * tile_bytes, barriers.full[slot]);
     }
     A* statistics = reinterpret_cast<A*>(to + (tiles.residual ? 3 : 2) * tile_bytes);
     if (kLayer) {

@@ -6,7 +6,8 @@
 //          in global memory, so that all but its ragged ends moves in bulk copies of whole 16-byte granules.
 // Movers   the block's last warp (forward: two) only moves data: it starts the copies of the tiles to come, and writes
 //          finished tiles out of one of two buffers, and forward's statistics.
-// Barriers `full` (a slot of the ring has arrived), `finished` (an output buffer has been filled, and the slot behind it
+// Barriers `full` (a slot of the ring has arrived), `finished` (an output buffer has been filled, and the slot behind
+// it
 //          is no longer read) and `free` (an output buffer has been sent).
 #pragma once
 
