@@ -13,9 +13,11 @@ set(NORMACT_CPU_KERNEL_FLAGS -O3 -ffp-contract=off -fno-math-errno -fno-trapping
 
 # normact_cpu_kernels(NAME FLAGS...) adds cpp/cpu/kernels_NAME.cpp, built with these flags.
 macro(normact_cpu_kernels name)
+  list(APPEND NORMACT_CPU_ISAS ${name})
+  set(NORMACT_CPU_FLAGS_${name} ${NORMACT_CPU_KERNEL_FLAGS} ${ARGN})  # the tests build the formulas with them
   list(APPEND NORMACT_CPU_SOURCES cpp/cpu/kernels_${name}.cpp)
   set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/cpp/cpu/kernels_${name}.cpp
-                              PROPERTIES COMPILE_OPTIONS "${NORMACT_CPU_KERNEL_FLAGS};${ARGN}")
+                              PROPERTIES COMPILE_OPTIONS "${NORMACT_CPU_FLAGS_${name}}")
 endmacro()
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
