@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Activations made of exponentials. All use exp of a number <= 0, so that nothing overflows, and the symmetry of their
 // distribution functions, so that nothing cancels. |x| is bounded where a factor x meets an exponential that is 0.
+//
+// The heads say the largest errors in ulp, of value and slope, in fp32 and fp64; where the slope has a zero, within 1
+// of it, its error is absolute, in units of 2^-24 (2^-53). Results below 2^-112 (2^-1008) may have lost to flushed
+// subnormals. With 11 bits, more than 99.9 % of all fp16 and bf16 inputs give the correctly rounded value and slope.
+// tests/cpp/activation_math_test.cpp checks all this on the CPU; an NVIDIA GPU's exp2 adds up to 1 ulp.
 #pragma once
 
 #include "math/activation_types.h"
@@ -25,6 +30,7 @@ NORMACT_HD ValueAndSlope<typename M::Number> x_times_distribution(typename M::Nu
 }
 
 /// x Phi(x); Phi(x) + x phi(x).
+/// Errors: fp32 6 and 4, fp64 6 and 3.5; near the zero 3. The value is within 5e-7, relatively, for x >= -12.
 template <class M>
 struct Gelu {
   using Math = M;
@@ -40,6 +46,7 @@ struct Gelu {
 
 /// x S(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3), S the logistic function; S + x 2 u' S (1 - S). This is
 /// x (1 + tanh(u)) / 2.
+/// Errors: fp32 3.5 and 7, fp64 3 and 6; near the zero 2.
 template <class M>
 struct GeluTanh {
   using Math = M;
@@ -66,6 +73,7 @@ struct GeluTanh {
 };
 
 /// x S(1.702 x); S + x 1.702 S (1 - S).
+/// Errors: fp32 3.5 and 6.5, fp64 3 and 5.5; near the zero 2.
 template <class M>
 struct QuickGelu {
   using Math = M;
@@ -81,6 +89,7 @@ struct QuickGelu {
 };
 
 /// x S(x), S(x) = 1 / (1 + exp(-x)); S + x S (1 - S).
+/// Errors: fp32 3.5 and 6, fp64 3.5 and 5.5; near the zero 1.5.
 template <class M>
 struct Silu {
   using Math = M;
@@ -95,6 +104,7 @@ struct Silu {
 };
 
 /// S(x) = 1 / (1 + exp(-x)); S (1 - S).
+/// Errors: fp32 3 and 4.5, fp64 3 and 4.
 template <class M>
 struct Sigmoid {
   using Math = M;
@@ -109,6 +119,7 @@ struct Sigmoid {
 };
 
 /// (1 - e) / (1 + e) for x >= 0, e = exp(-2 |x|), and odd; 4 e / (1 + e)^2 = 1 - y^2.
+/// Errors: fp32 3.5 and 5.5, fp64 3.5 and 5.
 template <class M>
 struct Tanh {
   using Math = M;
@@ -129,6 +140,7 @@ struct Tanh {
 };
 
 /// x > 0 ? x : alpha (exp(x) - 1); x > 0 ? 1 : alpha exp(x). The slope from the output needs alpha >= 0.
+/// Errors: fp32 2.5 and 1.5, fp64 2.5 and 1.5.
 template <class M>
 struct Elu {
   using Math = M;
@@ -149,6 +161,7 @@ struct Elu {
 };
 
 /// log(1 + exp(beta x)) / beta, and x where beta x > threshold; S(beta x), and 1 there.
+/// Errors: fp32 4 and 3, fp64 3.5 and 3.
 template <class M>
 struct Softplus {
   using Math = M;
@@ -171,6 +184,7 @@ struct Softplus {
 /// x T(x), T(x) = tanh(log(1 + exp(x))) = n / d; T + x T'. With w = exp(-|x|):
 ///   x < 0:  n = w (w + 2), d = n + 2,      T' = 4 w (1 + w) / d^2
 ///   x >= 0: n = 1 + 2 w,   d = n + 2 w^2,  T' = 4 w^2 (1 + w) / d^2
+/// Errors: fp32 4 and 8, fp64 4 and 7; near the zero 2.
 template <class M>
 struct Mish {
   using Math = M;

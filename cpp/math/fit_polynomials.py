@@ -87,11 +87,15 @@ def atanh_ratio(u: mp.mpf) -> mp.mpf:
     return 2 * mp.atanh(s) / s
 
 
+def tail_argument(s: mp.mpf) -> mp.mpf:
+    """The z of s = (z - c) / (z + c)."""
+    return CENTRE * (1 + s) / (1 - s)
+
+
 def tail_ratio(s: mp.mpf) -> mp.mpf:
-    """Phi(-z) exp(z^2 / 2) (z + c) at s = (z - c) / (z + c)."""
-    shifted = 2 * CENTRE / (1 - s)  # z + c
-    z = shifted - CENTRE
-    return mp.erfc(z / mp.sqrt(2)) / 2 * mp.exp(z * z / 2) * shifted
+    """Phi(-z) exp(z^2 / 2) (z + c)^2."""
+    z = tail_argument(s)
+    return mp.erfc(z / mp.sqrt(2)) / 2 * mp.exp(z * z / 2) * (z + CENTRE) ** 2
 
 
 class Fit(NamedTuple):
@@ -141,10 +145,10 @@ FUNCTIONS = [
     Function(
         "normal_tail_rest",
         "s",
-        "(Phi(-z) exp(z^2 / 2) (z + 4) - 2) / v at v = z / (z + 4), s = 2 v - 1, for 0 <= z <= 14.5 (double: 39);\n"
+        "(Phi(-z) exp(z^2 / 2) (z + 4)^2 - 8) / z at s = (z - 4) / (z + 4), for 0 <= z <= 14.5 (double: 39);\n"
         "/// the error is that of Phi(-z).",
-        lambda s: (tail_ratio(s) - CENTRE / 2) / ((s + 1) / 2),
-        lambda s: (s + 1) / 2 / tail_ratio(s),
+        lambda s: (tail_ratio(s) - CENTRE**2 / 2) / tail_argument(s),
+        lambda s: tail_argument(s) / tail_ratio(s),
         [tail_fit(11, 6, 14.5), tail_fit(24, 8, 14.5), tail_fit(53, 22, 39)],
     ),
 ]

@@ -7,7 +7,7 @@
 //   kExp2Instruction             whether exp2(t) exists: 2^t for any t, within 2^-22
 //   constant(c)                  the double c in every lane
 //   multiply_add(a, b, c)        a * b + c, fused where the hardware can
-//   product_error(a, b, p)       a * b - p, exactly, for p within 2 ulp of a * b
+//   product_error(a, b, p)       a * b - p, exactly, for p = a * b rounded
 //   abs(a), copy_sign(a, sign)
 //   minimum(a, b), maximum(a, b) NaN if a is NaN; b never is
 //   select(condition, yes, no)   condition: a comparison of Numbers; false for NaN
@@ -162,15 +162,10 @@ template <class M>
 NORMACT_HD NormalTail<M> normal_tail(typename M::Number z) {
   const auto square = product<M>(split<M>(z), split<M>(z));
   const auto e = exp2<M>(product<M>(square, split_constant<M>(-kLog2E / 2, -kLog2ERest / 2)));
-  const auto shifted = z + M::constant(4);
-  const auto r = M::reciprocal(shifted);
-  auto v = z * r;
-  if constexpr (M::kBits > 11)
-    v = M::multiply_add(-M::product_error(v, shifted, z), r, v);  // z / shifted to half an ulp
-  const auto s = M::multiply_add(v, M::constant(2), M::constant(-1));
-  // In powers of v - v0, as those of v would cancel, but so that z = 0 gives 1/2 exactly.
-  const auto ratio = M::multiply_add(v, normal_tail_rest<M>(s), M::constant(2));
-  return {e * (r * ratio), e * M::constant(0.3989422804014327)};
+  const auto r = M::reciprocal(z + M::constant(4));
+  const auto s = M::multiply_add(r, M::constant(-8), M::constant(1));             // (z - 4) / (z + 4)
+  const auto ratio = M::multiply_add(z, normal_tail_rest<M>(s), M::constant(8));  // z = 0 gives 1/2 exactly
+  return {e * (r * r * ratio), e * M::constant(0.3989422804014327)};
 }
 
 }  // namespace normact

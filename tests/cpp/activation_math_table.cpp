@@ -52,12 +52,10 @@ constexpr Kind kind(const char* name) {
 }
 
 constexpr Kind kKinds[] = {
-    kind<Identity>("identity"), kind<Relu>("relu"),         kind<Relu6>("relu6"),
-    kind<SquaredRelu>("squared_relu"), kind<LeakyRelu>("leaky_relu"), kind<Elu>("elu"),
-    kind<Gelu>("gelu"),         kind<GeluTanh>("gelu_tanh"), kind<QuickGelu>("quick_gelu"),
-    kind<Silu>("silu"),         kind<Sigmoid>("sigmoid"),   kind<Tanh>("tanh"),
-    kind<Softplus>("softplus"), kind<Mish>("mish"),         kind<Hardswish>("hardswish"),
-    kind<Hardsigmoid>("hardsigmoid"),
+    kind<Identity>("identity"),    kind<Relu>("relu"), kind<Relu6>("relu6"),         kind<SquaredRelu>("squared_relu"),
+    kind<LeakyRelu>("leaky_relu"), kind<Elu>("elu"),   kind<Gelu>("gelu"),           kind<GeluTanh>("gelu_tanh"),
+    kind<QuickGelu>("quick_gelu"), kind<Silu>("silu"), kind<Sigmoid>("sigmoid"),     kind<Tanh>("tanh"),
+    kind<Softplus>("softplus"),    kind<Mish>("mish"), kind<Hardswish>("hardswish"), kind<Hardsigmoid>("hardsigmoid"),
 };
 
 void gate(const float* gates, const float* ups, const float* dys, float* y, float* dgate, float* dup, int64_t count,
