@@ -55,7 +55,7 @@ void forward(const PointwiseForward& p, const PieceRule& rule, Range elements) {
     block.out = y.target(at);
     block.mask_bit = begin;
     if (p.mask) mask_block(block, p.mask);  // first: y may be x
-    kernel(block, scalars);
+    run_block(kernel, block, scalars);
     y.write(at, count);
   });
 }
@@ -89,16 +89,16 @@ class Backward {
         block.up_bias = up_bias_.read(begin, count);
       }
       block.out = dx_.target(at);
-      block.up_out = dup_.target(at);
+      if (dup_) block.up_out = dup_.target(at);
       block.mask = p_.mask;
       block.mask_bit = begin;
       if (sums) {
         block.sums = sums->target(begin, count);
         block.up_sums = up_sums->target(begin, count);
       }
-      kernel_(block, scalars_);
+      run_block(kernel_, block, scalars_);
       dx_.write(at, count);
-      dup_.write(at, count);
+      if (dup_) dup_.write(at, count);
       if (sums) {
         sums->add(begin, count);
         up_sums->add(begin, count);

@@ -130,9 +130,9 @@ class Pieces {
     return buffer_;
   }
   /// The same for writing; write() then puts it in place.
-  NORMACT_SIMD T* target(const Position& at) const { return direct_ && base_ ? base_ + at.offset(stride_) : buffer_; }
+  NORMACT_SIMD T* target(const Position& at) const { return direct_ ? base_ + at.offset(stride_) : buffer_; }
   NORMACT_SIMD void write(const Position& at, int64_t count) const {
-    if (!direct_ && base_) scatter<T>(buffer_, stride_, last_, at, count, base_);
+    if (!direct_) scatter<T>(buffer_, stride_, last_, at, count, base_);
   }
 
  private:

@@ -41,11 +41,6 @@ NORMACT_HD Split<M> split_constant(double c, double rest) {
   }
 }
 
-template <class M>
-NORMACT_HD Split<M> split(typename M::Number a) {
-  return {a, M::constant(0)};
-}
-
 /// a * b to twice the precision.
 template <class M>
 NORMACT_HD Split<M> product(Split<M> a, Split<M> b) {
@@ -55,6 +50,26 @@ NORMACT_HD Split<M> product(Split<M> a, Split<M> b) {
   } else {
     const auto cross = M::multiply_add(a.high, b.low, a.low * b.high);
     return {high, M::product_error(a.high, b.high, high) + cross};
+  }
+}
+
+/// The same for numbers whose low is 0.
+template <class M>
+NORMACT_HD Split<M> product(typename M::Number a, Split<M> b) {
+  const auto high = a * b.high;
+  if constexpr (M::kBits <= 11) {
+    return {high, M::constant(0)};
+  } else {
+    return {high, M::multiply_add(a, b.low, M::product_error(a, b.high, high))};
+  }
+}
+template <class M>
+NORMACT_HD Split<M> square(typename M::Number a) {
+  const auto high = a * a;
+  if constexpr (M::kBits <= 11) {
+    return {high, M::constant(0)};
+  } else {
+    return {high, M::product_error(a, a, high)};
   }
 }
 
@@ -117,7 +132,7 @@ NORMACT_HD typename M::Number exp_reach() {
 /// exp(-z) for 0 <= z <= 2 exp_reach.
 template <class M>
 NORMACT_HD typename M::Number exp_minus(typename M::Number z) {
-  return exp2<M>(product<M>(split<M>(z), split_constant<M>(-kLog2E, -kLog2ERest)));
+  return exp2<M>(product<M>(z, split_constant<M>(-kLog2E, -kLog2ERest)));
 }
 
 // ---- Logarithm, logistic function, normal distribution --------------------------------------------------------------
@@ -160,8 +175,7 @@ NORMACT_HD typename M::Number normal_reach() {
 /// For 0 <= z <= normal_reach. Phi(-z) = exp(-z^2 / 2) times a function of z that varies little.
 template <class M>
 NORMACT_HD NormalTail<M> normal_tail(typename M::Number z) {
-  const auto square = product<M>(split<M>(z), split<M>(z));
-  const auto e = exp2<M>(product<M>(square, split_constant<M>(-kLog2E / 2, -kLog2ERest / 2)));
+  const auto e = exp2<M>(product<M>(square<M>(z), split_constant<M>(-kLog2E / 2, -kLog2ERest / 2)));
   const auto r = M::reciprocal(z + M::constant(4));
   const auto s = M::multiply_add(r, M::constant(-8), M::constant(1));             // (z - 4) / (z + 4)
   const auto ratio = M::multiply_add(z, normal_tail_rest<M>(s), M::constant(8));  // z = 0 gives 1/2 exactly
