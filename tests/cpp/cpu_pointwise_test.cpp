@@ -183,7 +183,7 @@ TEST(every_layout_and_bias) {
            {Layout::contiguous, Layout::padded, Layout::stepped, Layout::transposed, Layout::broadcast}) {
         for (int bias_dim : {-1, 0, 1, 2}) {
           for (const auto& shape :
-               {std::vector<int64_t>{3, 5, 7}, {2, 4, 150}, {70, 3, 4}, {5, 33, 49}, {1, 2, 3000}}) {
+               {std::vector<int64_t>{3, 5, 7}, {2, 4, 150}, {70, 3, 4}, {5, 9, 49}, {1, 2, 1100}}) {
             Options o;
             o.dtype = dtype, o.bias_dtype = bias_dim == 1 ? other : dtype, o.layout = layout, o.bias_dim = bias_dim;
             o.shape = shape, o.kind = NORMACT_ACTIVATION_SILU;
@@ -221,7 +221,7 @@ TEST(masks_follow_the_index_space) {
     for (DType dtype : kDTypes) {
       for (Layout layout : {Layout::contiguous, Layout::padded, Layout::stepped, Layout::transposed}) {
         for (int bias_dim : {-1, 0, 1, 2}) {
-          for (const auto& shape : {std::vector<int64_t>{3, 5, 7}, {2, 4, 150}, {1, 3, 1104}, {1, 1, 9}, {5, 33, 49}}) {
+          for (const auto& shape : {std::vector<int64_t>{3, 5, 7}, {2, 4, 150}, {1, 3, 1104}, {1, 1, 9}, {5, 9, 49}}) {
             for (bool in_place : {false, true}) {
               Options o;
               o.kind = NORMACT_ACTIVATION_RELU, o.dtype = o.bias_dtype = dtype, o.layout = layout, o.shape = shape;
