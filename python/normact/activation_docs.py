@@ -98,7 +98,7 @@ FACTS = {
         "s + 1.702 * x * s * (1 - s) with s = sigmoid(1.702 * x)",
         _GELU,
         [-0.1542, 0.3504, 1.9357],
-        [-0.0678, 0.8795, 1.0738],
+        [-0.0678, 0.8792, 1.0738],
     ),
     "silu": Facts(
         "Sigmoid linear unit, also called swish.",
@@ -140,7 +140,7 @@ FACTS = {
         "t + x * (1 - t**2) * sigmoid(x) with t = tanh(log(1 + exp(x)))",
         'Misra, "Mish: A Self Regularized Non-Monotonic Activation Function", 2019, arXiv:1908.08681.',
         [-0.3034, 0.3752, 1.944],
-        [0.0592, 0.8865, 1.0693],
+        [0.0592, 0.8864, 1.0693],
     ),
     "hardswish": Facts(
         "Swish with a logistic function of straight pieces.",
