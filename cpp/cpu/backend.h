@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "core/pointwise.h"
 #include "core/problem.h"
 #include "core/status.h"
 
@@ -16,6 +17,11 @@ size_t row_norm_backward_workspace(const RowBackward& problem);
 /// Done when it returns. The forward needs no workspace.
 Status row_norm_forward(const RowForward& problem);
 Status row_norm_backward(const RowBackward& problem, void* workspace);
+
+/// The same for activations and gated activations.
+size_t pointwise_backward_workspace(const PointwiseBackward& problem);
+Status pointwise_forward(const PointwiseForward& problem);
+Status pointwise_backward(const PointwiseBackward& problem, void* workspace);
 
 /// "baseline", "avx2", "avx512" or "neon": chosen once, at the first use; NORMACT_CPU_ISA may lower it.
 const char* isa_name();

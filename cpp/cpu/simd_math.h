@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The math policy (math/functions.h) of the CPU's vectors. Selections of lanes are vector selections; there is no call
+// and no branch, so a loop over vectors stays one.
+#pragma once
+
+#include <type_traits>
+
+#include "cpu/simd.h"
+#include "math/activation.h"
+
+namespace normact::cpu::NORMACT_ISA {
+
+/// The bit layout of a lane, and what depends on it.
+template <class V>
+struct Lane;
+template <>
+struct Lane<FloatVec> {
+  using Scalar = float;
+  using Bits = IntVec;
+  static constexpr int32_t kMagnitude = 0x7fffffff;
+  static constexpr int kMantissaBits = 23;
+  static constexpr float kBias = 127;
+  static constexpr float kShifter = 0x1.8p23f;  // to add it rounds to an integer, which is then in the low bits
+  static constexpr float kSplitter = 0x1.001p12f;
+};
+template <>
+struct Lane<DoubleVec> {
+  using Scalar = double;
+  using Bits = LongVec;
+  static constexpr int64_t kMagnitude = 0x7fffffffffffffff;
+  static constexpr int kMantissaBits = 52;
+  static constexpr double kBias = 1023;
+  static constexpr double kShifter = 0x1.8p52;
+  static constexpr double kSplitter = 0x1.0000002p27;
+};
+
+/// V: FloatVec with 11 or 24 bits, DoubleVec with 53.
+template <class V, int kPrecision>
+struct VectorMath {
+  using Number = V;
+  using L = Lane<V>;
+  using Bits = typename L::Bits;
+  static constexpr int kBits = kPrecision;
+  static constexpr bool kExp2Instruction = false;
+
+  NORMACT_SIMD static V constant(double c) { return broadcast(static_cast<typename L::Scalar>(c)); }
+  NORMACT_SIMD static V multiply_add(V a, V b, V c) { return NORMACT_ISA::multiply_add(a, b, c); }
+
+  NORMACT_SIMD static V product_error(V a, V b, V p) {
+#if defined(__FMA__) || defined(__aarch64__)
+    return multiply_add(a, b, -p);
+#else
+    // Dekker's product: the halves have half the bits each, so their products are exact.
+    const V a_high = upper_half(a), a_low = a - a_high;
+    const V b_high = upper_half(b), b_low = b - b_high;
+    return ((a_high * b_high - p) + a_high * b_low + a_low * b_high) + a_low * b_low;
+#endif
+  }
+
+  NORMACT_SIMD static V abs(V a) { return (V)((Bits)a & L::kMagnitude); }
+  NORMACT_SIMD static V copy_sign(V a, V sign) {
+    return (V)(((Bits)a & L::kMagnitude) | ((Bits)sign & ~L::kMagnitude));
+  }
+
+  // A comparison with NaN is false, which leaves a.
+  NORMACT_SIMD static V minimum(V a, V b) { return b < a ? b : a; }
+  NORMACT_SIMD static V maximum(V a, V b) { return b > a ? b : a; }
+
+  template <class Condition>
+  NORMACT_SIMD static V select(Condition condition, V yes, V no) {
+    return condition ? yes : no;
+  }
+
+  NORMACT_SIMD static V reciprocal(V d) { return 1 / d; }
+
+  NORMACT_SIMD static V nearest(V t) { return (t + L::kShifter) - L::kShifter; }
+
+  /// Flushes to 0 below the least normal number.
+  NORMACT_SIMD static V scale(V a, V n) {
+    const V bounded = minimum(maximum(n, constant(-L::kBias)), constant(L::kBias + 1));
+    const Bits biased = (Bits)(bounded + (L::kShifter + L::kBias));
+    return a * (V)(biased << L::kMantissaBits);
+  }
+
+ private:
+  NORMACT_SIMD static V upper_half(V a) {
+    const V large = a * L::kSplitter;
+    return large - (large - a);
+  }
+};
+
+/// The policy for elements of type T.
+template <class T>
+using Math = VectorMath<Vec<T>, sizeof(T) == 2   ? 11
+                                : sizeof(T) == 4 ? 24
+                                                 : 53>;
+
+/// An activation's scalars in every lane.
+template <class T>
+NORMACT_SIMD ActivationScalars<Vec<T>> broadcast_scalars(const ActivationScalars<Accumulator<T>>& s) {
+  return map_scalars<Vec<T>>(s, [](Accumulator<T> scalar) __attribute__((always_inline)) { return broadcast(scalar); });
+}
+
+}  // namespace normact::cpu::NORMACT_ISA

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// The elementary functions of the activations, generic over a math policy M: the number type, the precision that the
+// results need, and the operations that float, double and the SIMD vectors of the CPU do not share. M offers
+//
+//   Number                       what is computed with
+//   kBits                        11: results go to fp16 or bf16 (2^-20 is enough); 24: to fp32; 53: to fp64
+//   kExp2Instruction             whether exp2(t) exists: 2^t for any t, within 2^-22
+//   constant(c)                  the double c in every lane
+//   multiply_add(a, b, c)        a * b + c, fused where the hardware can
+//   product_error(a, b, p)       a * b - p, exactly, for p = a * b rounded
+//   abs(a), copy_sign(a, sign)
+//   minimum(a, b), maximum(a, b) NaN if a is NaN; b never is
+//   select(condition, yes, no)   condition: a comparison of Numbers; false for NaN
+//   reciprocal(d)                1 / d for 2^-100 < d < 2^100 and NaN, within 1 ulp
+//   nearest(t)                   the integer nearest to t, |t| < 2^20
+//   scale(a, n)                  a * 2^n for integers n and 1/2 < a < 2; may flush to 0 below the least normal number
+//
+// NaN comes out of every function here that it goes into. Infinity goes into none: callers bound their arguments.
+#pragma once
+
+#include "math/hd.h"
+#include "math/polynomials.h"
+
+namespace normact {
+
+/// The sum of two numbers, low below half a unit of the last place of high. At 11 bits low is 0 and costs nothing.
+template <class M>
+struct Split {
+  typename M::Number high;
+  typename M::Number low;
+};
+
+/// c + rest, which may be more than a double holds.
+template <class M>
+NORMACT_HD Split<M> split_constant(double c, double rest) {
+  if constexpr (M::kBits <= 24) {
+    const auto high = static_cast<double>(static_cast<float>(c));
+    return {M::constant(high), M::constant((c - high) + rest)};
+  } else {
+    return {M::constant(c), M::constant(rest)};
+  }
+}
+
+template <class M>
+NORMACT_HD Split<M> split(typename M::Number a) {
+  return {a, M::constant(0)};
+}
+
+/// a * b to twice the precision.
+template <class M>
+NORMACT_HD Split<M> product(Split<M> a, Split<M> b) {
+  const auto high = a.high * b.high;
+  if constexpr (M::kBits <= 11) {
+    return {high, M::constant(0)};
+  } else {
+    const auto cross = M::multiply_add(a.high, b.low, a.low * b.high);
+    return {high, M::product_error(a.high, b.high, high) + cross};
+  }
+}
+
+/// a + b to twice the precision (Knuth's sum).
+template <class M>
+NORMACT_HD Split<M> sum(Split<M> a, Split<M> b) {
+  const auto high = a.high + b.high;
+  if constexpr (M::kBits <= 11) {
+    return {high, M::constant(0)};
+  } else {
+    const auto b_part = high - a.high;
+    const auto a_part = high - b_part;
+    return {high, ((a.high - a_part) + (b.high - b_part)) + (a.low + b.low)};
+  }
+}
+
+// ---- Exponentials ---------------------------------------------------------------------------------------------------
+
+/// 2^y for |y| < 2^20, within 2 ulp. y.low is what makes it so: rounding y alone costs |y| / 2 ulp.
+template <class M>
+NORMACT_HD typename M::Number exp2(Split<M> y) {
+  if constexpr (M::kExp2Instruction) {
+    const auto e = M::exp2(y.high);
+    if constexpr (M::kBits <= 11) return e;
+    return M::multiply_add(e, y.low * M::constant(0.6931471805599453), e);
+  } else {
+    const auto n = M::nearest(y.high);
+    auto f = y.high - n;
+    if constexpr (M::kBits > 11) f = f + y.low;
+    return M::scale(M::multiply_add(f, exp2_ratio<M>(f), M::constant(1)), n);
+  }
+}
+
+/// e = 2^y and minus_1 = 2^y - 1, each with full relative accuracy.
+template <class M>
+struct Exp2AndMinus1 {
+  typename M::Number e;
+  typename M::Number minus_1;
+};
+
+/// For -2^20 < y <= 0. 2^y - 1 = 2^n (2^f - 1) + (2^n - 1), in which nothing cancels as |f| <= 1/2.
+template <class M>
+NORMACT_HD Exp2AndMinus1<M> exp2_and_minus_1(Split<M> y) {
+  const auto n = M::nearest(y.high);
+  auto f = y.high - n;
+  if constexpr (M::kBits > 11) f = f + y.low;
+  const auto fraction = f * exp2_ratio<M>(f);
+  const auto power = M::scale(M::constant(1), n);
+  return {M::multiply_add(power, fraction, power), M::multiply_add(power, fraction, power - M::constant(1))};
+}
+
+constexpr double kLog2E = 1.4426950408889634, kLog2ERest = 2.0355273740931033e-17;
+
+/// exp(-z) is 0 from here on, and z times a number near the least is small: what z = |x| is bounded to.
+template <class M>
+NORMACT_HD typename M::Number exp_reach() {
+  return M::constant(M::kBits <= 24 ? 110 : 760);
+}
+
+/// exp(-z) for 0 <= z <= 2 exp_reach.
+template <class M>
+NORMACT_HD typename M::Number exp_minus(typename M::Number z) {
+  return exp2<M>(product<M>(split<M>(z), split_constant<M>(-kLog2E, -kLog2ERest)));
+}
+
+// ---- Logarithm, logistic function, normal distribution --------------------------------------------------------------
+
+/// log(1 + e) for 0 <= e <= 1, with full relative accuracy: 2 atanh(s) with s = e / (2 + e) <= 1/3.
+template <class M>
+NORMACT_HD typename M::Number log1p_unit(typename M::Number e) {
+  const auto s = e * M::reciprocal(e + M::constant(2));
+  const auto u = s * s;
+  return M::multiply_add(s * u, atanh_rest<M>(u), s + s);
+}
+
+/// The two values of a distribution function that is symmetric about 0: lower = F(-z), upper = 1 - lower = F(z).
+template <class M>
+struct Tails {
+  typename M::Number lower;
+  typename M::Number upper;
+};
+
+/// Of the logistic function, for e = exp(-z), z >= 0. Its density is lower * upper.
+template <class M>
+NORMACT_HD Tails<M> logistic_tails(typename M::Number e) {
+  const auto upper = M::reciprocal(M::constant(1) + e);
+  return {e * upper, upper};
+}
+
+/// Of the normal distribution at z >= 0: lower = Phi(-z), density = phi(z).
+template <class M>
+struct NormalTail {
+  typename M::Number lower;
+  typename M::Number density;
+};
+
+/// From here on phi and Phi(-z) are 0 in M's numbers.
+template <class M>
+NORMACT_HD typename M::Number normal_reach() {
+  return M::constant(M::kBits <= 24 ? 16 : 40);
+}
+
+/// For 0 <= z <= normal_reach. Phi(-z) = exp(-z^2 / 2) times a function of z that varies little.
+template <class M>
+NORMACT_HD NormalTail<M> normal_tail(typename M::Number z) {
+  const auto square = product<M>(split<M>(z), split<M>(z));
+  const auto e = exp2<M>(product<M>(square, split_constant<M>(-kLog2E / 2, -kLog2ERest / 2)));
+  const auto r = M::reciprocal(z + M::constant(4));
+  const auto s = M::multiply_add(r, M::constant(-8), M::constant(1));             // (z - 4) / (z + 4)
+  const auto ratio = M::multiply_add(z, normal_tail_rest<M>(s), M::constant(8));  // z = 0 gives 1/2 exactly
+  return {e * (r * r * ratio), e * M::constant(0.3989422804014327)};
+}
+
+}  // namespace normact
