@@ -3,10 +3,9 @@
 #include <cstdint>
 #include <limits>
 
-#include "api/guard.h"
+#include "api/call.h"
 #include "core/message.h"
 #include "core/read_norm.h"
-#include "core/versioned.h"
 #include "core/workspace.h"
 #include "cpu/backend.h"
 #include "cuda/backend.h"
@@ -14,37 +13,8 @@
 namespace normact::api {
 namespace {
 
-constexpr size_t kExecSize = offsetof(normact_exec, sm_margin) + sizeof(int32_t);  // of version 0.1
-
-Status read_exec(const normact_exec* given, normact_exec* exec) {
-  *exec = {};
-  if (given == nullptr) return {};
-  NORMACT_TRY(read_struct(given, kExecSize, "exec", exec));
-  if (exec->sm_margin < 0) [[unlikely]] {
-    return invalid("exec->sm_margin is ", exec->sm_margin, "; expected at least 0");
-  }
-  switch (exec->row_variant) {
-#define NORMACT_CASE(symbol, value, name) case NORMACT_ROW_##symbol:
-    NORMACT_ROW_VARIANT_LIST(NORMACT_CASE) return {};
-#undef NORMACT_CASE
-    default: break;
-  }
-  return invalid("exec->row_variant is ", exec->row_variant, "; expected a normact_row_variant");
-}
-
 Status check_cpu_exec(const normact_exec& exec) {
-  if (exec.row_variant == NORMACT_ROW_AUTO) return {};
-  return not_supported("exec->row_variant is ", exec.row_variant,
-                       ", which names a CUDA kernel, but x is on the CPU; "
-                       "expected NORMACT_ROW_AUTO");
-}
-
-cuda::Launch launch_of(const normact_exec& exec, Device device) {
-  return {device.id,
-          exec.stream,
-          {exec.workspace, exec.workspace_bytes},
-          static_cast<normact_row_variant>(exec.row_variant),
-          exec.sm_margin};
+  return check_no_variant(exec, ", which names a CUDA kernel, but x is on the CPU");
 }
 
 bool is_empty(const RowForward& problem) { return problem.geometry.rows == 0 || problem.geometry.cols == 0; }
@@ -53,32 +23,6 @@ bool is_empty(const RowForward& problem) { return problem.geometry.rows == 0 || 
 bool is_empty(const RowBackward& problem) {
   const bool sums = problem.dweight.data != nullptr || problem.dbias.data != nullptr;
   return problem.geometry.cols == 0 || (problem.geometry.rows == 0 && !sums);
-}
-
-// Workspace queries of the back ends by problem; the CPU's forward needs none.
-Status workspace_of(const RowForward& problem, Device device, const normact_exec& exec, size_t* bytes) {
-  if (device.cuda) return cuda::row_norm_forward_workspace(problem, launch_of(exec, device), bytes);
-  *bytes = 0;
-  return check_cpu_exec(exec);
-}
-
-Status workspace_of(const RowBackward& problem, Device device, const normact_exec& exec, size_t* bytes) {
-  if (device.cuda) return cuda::row_norm_backward_workspace(problem, launch_of(exec, device), bytes);
-  *bytes = cpu::row_norm_backward_workspace(problem);
-  return check_cpu_exec(exec);
-}
-
-Status run(const RowForward& problem, Device device, const normact_exec& exec) {
-  if (device.cuda) return cuda::row_norm_forward(problem, launch_of(exec, device));
-  NORMACT_TRY(check_cpu_exec(exec));
-  return cpu::row_norm_forward(problem);
-}
-
-Status run(const RowBackward& problem, Device device, const normact_exec& exec) {
-  if (device.cuda) return cuda::row_norm_backward(problem, launch_of(exec, device));
-  NORMACT_TRY(check_cpu_exec(exec));
-  NORMACT_TRY(check_workspace({exec.workspace, exec.workspace_bytes}, cpu::row_norm_backward_workspace(problem)));
-  return cpu::row_norm_backward(problem, exec.workspace);
 }
 
 void fill(const Operand& statistic, const RowGeometry& geometry, double value) {
@@ -105,32 +49,33 @@ Status finish_empty(const RowForward& problem, Device device) {
   return {};
 }
 
-Status finish_empty(const RowBackward&, Device) { return {}; }
-
-template <class Problem, class Args, class Reader>
-Status run_norm(Reader read, const normact_norm_desc* desc, const Args* args, const normact_exec* given) {
-  normact_exec exec;
-  NORMACT_TRY(read_exec(given, &exec));
-  Problem problem;
-  Device device;
-  NORMACT_TRY(read(desc, args, Purpose::run, &problem, &device));
+Status forward(const RowForward& problem, Device device, const normact_exec& exec) {
   if (is_empty(problem)) return finish_empty(problem, device);
-  return run(problem, device, exec);
+  if (device.cuda) return cuda::row_norm_forward(problem, launch_of(exec, device));
+  NORMACT_TRY(check_cpu_exec(exec));
+  return cpu::row_norm_forward(problem);
 }
 
-template <class Problem, class Args, class Reader>
-Status query_norm(Reader read, const normact_norm_desc* desc, const Args* args, const normact_exec* given,
-                  size_t* bytes) {
-  if (bytes == nullptr) return invalid("bytes is NULL; expected where to write the size");
-  normact_exec exec;
-  NORMACT_TRY(read_exec(given, &exec));
-  Problem problem;
-  Device device;
-  NORMACT_TRY(read(desc, args, Purpose::query, &problem, &device));
-  size_t needed = 0;
-  if (!is_empty(problem)) NORMACT_TRY(workspace_of(problem, device, exec, &needed));
-  *bytes = needed;
-  return {};
+// The CPU's forward needs none.
+Status forward_workspace(const RowForward& problem, Device device, const normact_exec& exec, size_t* bytes) {
+  if (is_empty(problem)) return {};
+  if (device.cuda) return cuda::row_norm_forward_workspace(problem, launch_of(exec, device), bytes);
+  return check_cpu_exec(exec);
+}
+
+Status backward(const RowBackward& problem, Device device, const normact_exec& exec) {
+  if (is_empty(problem)) return {};
+  if (device.cuda) return cuda::row_norm_backward(problem, launch_of(exec, device));
+  NORMACT_TRY(check_cpu_exec(exec));
+  NORMACT_TRY(check_workspace(workspace_of(exec), cpu::row_norm_backward_workspace(problem)));
+  return cpu::row_norm_backward(problem, exec.workspace);
+}
+
+Status backward_workspace(const RowBackward& problem, Device device, const normact_exec& exec, size_t* bytes) {
+  if (is_empty(problem)) return {};
+  if (device.cuda) return cuda::row_norm_backward_workspace(problem, launch_of(exec, device), bytes);
+  *bytes = cpu::row_norm_backward_workspace(problem);
+  return check_cpu_exec(exec);
 }
 
 }  // namespace
@@ -141,20 +86,20 @@ using namespace normact::api;
 
 normact_status normact_norm_forward(const normact_norm_desc* desc, const normact_norm_forward_args* args,
                                     const normact_exec* exec) {
-  return guarded(__func__, [=] { return run_norm<RowForward>(read_norm_forward, desc, args, exec); });
+  return run_call<RowForward>(__func__, read_norm_forward, desc, args, exec, forward);
 }
 
 normact_status normact_norm_forward_workspace(const normact_norm_desc* desc, const normact_norm_forward_args* args,
                                               const normact_exec* exec, size_t* bytes) {
-  return guarded(__func__, [=] { return query_norm<RowForward>(read_norm_forward, desc, args, exec, bytes); });
+  return query_call<RowForward>(__func__, read_norm_forward, desc, args, exec, bytes, forward_workspace);
 }
 
 normact_status normact_norm_backward(const normact_norm_desc* desc, const normact_norm_backward_args* args,
                                      const normact_exec* exec) {
-  return guarded(__func__, [=] { return run_norm<RowBackward>(read_norm_backward, desc, args, exec); });
+  return run_call<RowBackward>(__func__, read_norm_backward, desc, args, exec, backward);
 }
 
 normact_status normact_norm_backward_workspace(const normact_norm_desc* desc, const normact_norm_backward_args* args,
                                                const normact_exec* exec, size_t* bytes) {
-  return guarded(__func__, [=] { return query_norm<RowBackward>(read_norm_backward, desc, args, exec, bytes); });
+  return query_call<RowBackward>(__func__, read_norm_backward, desc, args, exec, bytes, backward_workspace);
 }

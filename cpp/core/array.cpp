@@ -11,18 +11,25 @@ namespace {
 
 constexpr uintptr_t kQueryAddress = 4096;  // stands for the data of a query: not null, aligned to everything
 
+Status check_lanes(const normact_tensor& tensor, const char* name) {
+  if (tensor.dtype_lanes == 1) return {};
+  return invalid(name, " has dtype lanes ", tensor.dtype_lanes, "; expected 1");
+}
+
+Status wrong_dtype(const normact_tensor& tensor, const char* name, const char* expected) {
+  return invalid(name, " has dtype code ", int{tensor.dtype_code}, " with ", int{tensor.dtype_bits}, " bits; expected ",
+                 expected);
+}
+
 Status read_dtype(const normact_tensor& tensor, const char* name, DType* dtype) {
-  if (tensor.dtype_lanes != 1) [[unlikely]] {
-    return invalid(name, " has dtype lanes ", tensor.dtype_lanes, "; expected 1");
-  }
+  NORMACT_TRY(check_lanes(tensor, name));
   const int bits = tensor.dtype_bits;
   if (tensor.dtype_code == NORMACT_DTYPE_FLOAT && (bits == 16 || bits == 32 || bits == 64)) {
     *dtype = bits == 32 ? DType::f32 : bits == 16 ? DType::f16 : DType::f64;
   } else if (tensor.dtype_code == NORMACT_DTYPE_BFLOAT && bits == 16) {
     *dtype = DType::bf16;
   } else {
-    return invalid(name, " has dtype code ", int{tensor.dtype_code}, " with ", bits,
-                   " bits; expected float64, float32, float16 or bfloat16");
+    return wrong_dtype(tensor, name, "float64, float32, float16 or bfloat16");
   }
   return {};
 }
@@ -42,7 +49,7 @@ Status read_device(const normact_tensor& tensor, const char* name, Device* devic
                  "; expected a CPU (1), CUDA (2), pinned (3) or managed (13) device");
 }
 
-Status read_shape(const normact_tensor& tensor, const char* name, Array* array) {
+Status read_shape(const normact_tensor& tensor, const char* name, Memory* memory) {
   if (tensor.ndim < 0) [[unlikely]]
     return invalid(name, " has ndim ", tensor.ndim, "; expected at least 0");
   if (tensor.ndim > kMaxTensorDims) [[unlikely]] {
@@ -51,7 +58,7 @@ Status read_shape(const normact_tensor& tensor, const char* name, Array* array) 
   if (tensor.ndim > 0 && tensor.shape == nullptr) [[unlikely]] {
     return invalid(name, " has a NULL shape; expected ", tensor.ndim, " sizes");
   }
-  int64_t product = size_of(array->dtype);  // in bytes
+  int64_t product = memory->element;  // in bytes
   bool empty = false;
   for (int d = 0; d < tensor.ndim; ++d) {
     const int64_t n = tensor.shape[d];
@@ -63,53 +70,63 @@ Status read_shape(const normact_tensor& tensor, const char* name, Array* array) 
       return invalid(name, " has shape ", tuple_text(tensor.ndim, tensor.shape), ", whose size in bytes exceeds 2^63");
     }
   }
-  array->ndim = tensor.ndim;
-  array->shape = tensor.shape;
-  array->strides = tensor.strides;
-  array->size = empty ? 0 : product / size_of(array->dtype);
+  memory->ndim = tensor.ndim;
+  memory->shape = tensor.shape;
+  memory->strides = tensor.strides;
+  memory->size = empty ? 0 : product / memory->element;
   return {};
 }
 
 // lowest and highest, from the strides.
-Status read_extent(const char* name, Array* array) {
-  const int64_t element = size_of(array->dtype);
-  array->lowest = 0;
-  array->highest = array->size * element;
-  if (array->size == 0 || array->strides == nullptr) return {};
-  array->highest = element;
-  for (int d = 0; d < array->ndim; ++d) {
-    if (array->shape[d] == 1) continue;
+Status read_extent(const char* name, Memory* memory) {
+  const int64_t element = memory->element;
+  memory->lowest = 0;
+  memory->highest = memory->size * element;
+  if (memory->size == 0 || memory->strides == nullptr) return {};
+  memory->highest = element;
+  for (int d = 0; d < memory->ndim; ++d) {
+    if (memory->shape[d] == 1) continue;
     int64_t reach;
-    int64_t& end = array->strides[d] < 0 ? array->lowest : array->highest;
-    if (__builtin_mul_overflow(array->strides[d], element, &reach) ||
-        __builtin_mul_overflow(reach, array->shape[d] - 1, &reach) || __builtin_add_overflow(end, reach, &end))
+    int64_t& end = memory->strides[d] < 0 ? memory->lowest : memory->highest;
+    if (__builtin_mul_overflow(memory->strides[d], element, &reach) ||
+        __builtin_mul_overflow(reach, memory->shape[d] - 1, &reach) || __builtin_add_overflow(end, reach, &end))
         [[unlikely]] {
-      return invalid(name, " has strides ", tuple_text(array->ndim, array->strides), " for shape ",
-                     tuple_text(array->ndim, array->shape), ", which reach beyond 2^63 bytes");
+      return invalid(name, " has strides ", tuple_text(memory->ndim, memory->strides), " for shape ",
+                     tuple_text(memory->ndim, memory->shape), ", which reach beyond 2^63 bytes");
     }
   }
   return {};
 }
 
-Status read_data(const normact_tensor& tensor, const char* name, Array* array) {
+Status read_data(const normact_tensor& tensor, const char* name, Memory* memory) {
   const auto start = reinterpret_cast<uintptr_t>(tensor.data);
   uintptr_t first;
-  array->data = static_cast<char*>(tensor.data);
-  if (array->size == 0) return {};
+  memory->data = static_cast<char*>(tensor.data);
+  if (memory->size == 0) return {};
   if (tensor.data == nullptr) [[unlikely]] {
-    return invalid(name, " has NULL data; expected a pointer to its ", array->size, " elements");
+    return invalid(name, " has NULL data; expected a pointer to its ", memory->size, " elements");
   }
   uintptr_t end;
   if (__builtin_add_overflow(start, tensor.byte_offset, &first) ||
-      __builtin_add_overflow(first, static_cast<uintptr_t>(array->highest), &end) ||
-      first < uintptr_t{0} - static_cast<uintptr_t>(array->lowest)) [[unlikely]] {
+      __builtin_add_overflow(first, static_cast<uintptr_t>(memory->highest), &end) ||
+      first < uintptr_t{0} - static_cast<uintptr_t>(memory->lowest)) [[unlikely]] {
     return invalid(name, " has byte_offset ", tensor.byte_offset, " and strides that leave the address space");
   }
-  if (first % static_cast<uintptr_t>(size_of(array->dtype)) != 0) [[unlikely]] {
-    return invalid(name, " has data at an address that is not a multiple of ", size_of(array->dtype),
-                   " bytes; expected alignment to its dtype ", name_of(array->dtype));
+  if (first % static_cast<uintptr_t>(memory->element) != 0) [[unlikely]] {
+    return invalid(name, " has data at an address that is not a multiple of ", memory->element,
+                   " bytes; expected alignment to its dtype");
   }
-  array->data = reinterpret_cast<char*>(first);
+  memory->data = reinterpret_cast<char*>(first);
+  return {};
+}
+
+// Everything but the dtype, whose size is in memory->element.
+Status read_memory(const normact_tensor& tensor, const char* name, Purpose purpose, Memory* memory) {
+  NORMACT_TRY(read_device(tensor, name, &memory->device));
+  NORMACT_TRY(read_shape(tensor, name, memory));
+  NORMACT_TRY(read_extent(name, memory));
+  if (purpose == Purpose::run) return read_data(tensor, name, memory);
+  memory->data = reinterpret_cast<char*>(kQueryAddress);
   return {};
 }
 
@@ -117,12 +134,15 @@ Status read_data(const normact_tensor& tensor, const char* name, Array* array) {
 
 Status read_array(const normact_tensor& tensor, const char* name, Purpose purpose, Array* array) {
   NORMACT_TRY(read_dtype(tensor, name, &array->dtype));
-  NORMACT_TRY(read_device(tensor, name, &array->device));
-  NORMACT_TRY(read_shape(tensor, name, array));
-  NORMACT_TRY(read_extent(name, array));
-  if (purpose == Purpose::run) return read_data(tensor, name, array);
-  array->data = reinterpret_cast<char*>(kQueryAddress);
-  return {};
+  array->element = size_of(array->dtype);
+  return read_memory(tensor, name, purpose, array);
+}
+
+Status read_bytes(const normact_tensor& tensor, const char* name, Purpose purpose, Memory* memory) {
+  NORMACT_TRY(check_lanes(tensor, name));
+  if (tensor.dtype_code != NORMACT_DTYPE_UINT || tensor.dtype_bits != 8) return wrong_dtype(tensor, name, "uint8");
+  memory->element = 1;
+  return read_memory(tensor, name, purpose, memory);
 }
 
 }  // namespace normact

@@ -22,10 +22,10 @@ struct Device {
 /// Whether the tensors' memory matters: a workspace query does not look at data pointers.
 enum class Purpose : uint8_t { run, query };
 
-/// A checked view; shape and strides still belong to the caller.
-struct Array {
-  char* data;  // first element, byte_offset applied; aligned to the dtype. For a query any non-null pointer.
-  DType dtype;
+/// The checked memory of a tensor; shape and strides still belong to the caller.
+struct Memory {
+  char* data;       // first element, byte_offset applied; aligned to the dtype. For a query any non-null pointer.
+  int64_t element;  // bytes of one element
   Device device;
   int ndim;
   const int64_t* shape;
@@ -35,7 +35,15 @@ struct Array {
   int64_t highest;         // bytes from data to one past the highest byte; 0 for an empty array
 };
 
+/// A tensor of numbers.
+struct Array : Memory {
+  DType dtype;
+};
+
 /// Checks `tensor`, called `name` in messages.
 Status read_array(const normact_tensor& tensor, const char* name, Purpose purpose, Array* array);
+
+/// The same for a tensor of bits: its dtype is uint8, which no tensor of numbers has.
+Status read_bytes(const normact_tensor& tensor, const char* name, Purpose purpose, Memory* memory);
 
 }  // namespace normact

@@ -9,25 +9,6 @@ namespace {
 
 using Term = Footprint::Term;
 
-void add_terms(int ndim, const int64_t* shape, const int64_t* stride, Footprint* out) {
-  for (int d = 0; d < ndim; ++d) {
-    if (shape[d] <= 1) continue;
-    if (stride[d] == 0) {
-      out->repeats = true;
-      continue;
-    }
-    const uint64_t last = static_cast<uint64_t>(shape[d] - 1);
-    const uint64_t step =
-        (stride[d] < 0 ? -static_cast<uint64_t>(stride[d]) : static_cast<uint64_t>(stride[d])) * out->element;
-    if (stride[d] < 0) {
-      out->begin -= step * last;
-    } else {
-      out->end += step * last;
-    }
-    out->terms[out->count++] = {step, last};
-  }
-}
-
 // By rising stride. There are a handful, mostly in order already.
 void sort_terms(Term* terms, int count) {
   for (int i = 1; i < count; ++i) {
@@ -56,27 +37,45 @@ struct Search {
 
 }  // namespace
 
-Footprint footprint_of(const Operand& operand, const RowGeometry& geometry, bool has_rows, bool has_cols) {
-  Footprint out;
-  out.begin = reinterpret_cast<uintptr_t>(operand.data);
-  out.element = static_cast<uint64_t>(size_of(operand.dtype));
-  out.end = out.begin + out.element;
-  out.count = 0;
-  out.repeats = false;
-  if (has_rows) add_terms(geometry.row_ndim, geometry.row_shape, operand.row_stride, &out);
-  if (has_cols) add_terms(geometry.col_ndim, geometry.col_shape, operand.col_stride, &out);
-  return out;
+Footprint::Footprint(const void* data, int64_t element_size, int ndim, const int64_t* shape, const int64_t* strides)
+    : begin(reinterpret_cast<uintptr_t>(data)), element(static_cast<uint64_t>(element_size)), count(0), repeats(false) {
+  end = begin + element;
+  int64_t contiguous = 1;
+  for (int d = ndim - 1; d >= 0; --d) {
+    const int64_t given = strides != nullptr ? strides[d] : contiguous;
+    contiguous *= shape[d];
+    if (shape[d] == 1) continue;
+    if (given == 0) {
+      repeats = true;
+      continue;
+    }
+    const uint64_t last = static_cast<uint64_t>(shape[d] - 1);
+    const uint64_t step = (given < 0 ? -static_cast<uint64_t>(given) : static_cast<uint64_t>(given)) * element;
+    if (given < 0) {
+      begin -= step * last;
+    } else {
+      end += step * last;
+    }
+    terms[count++] = {step, last};
+  }
+  sort_terms(terms, count);
+  int kept = 0;
+  for (int i = 0; i < count; ++i) {
+    if (kept > 0 && terms[i].stride == terms[kept - 1].stride * (terms[kept - 1].last + 1)) {
+      terms[kept - 1].last = (terms[kept - 1].last + 1) * (terms[i].last + 1) - 1;
+    } else {
+      terms[kept++] = terms[i];
+    }
+  }
+  count = kept;
 }
 
 bool overlaps_itself(const Footprint& footprint) {
   if (footprint.repeats) return true;
-  Term terms[Footprint::kMaxTerms];
-  std::copy(footprint.terms, footprint.terms + footprint.count, terms);
-  sort_terms(terms, footprint.count);
   uint64_t covered = footprint.element;
   for (int i = 0; i < footprint.count; ++i) {
-    if (terms[i].stride < covered) return true;
-    covered += terms[i].stride * terms[i].last;
+    if (footprint.terms[i].stride < covered) return true;
+    covered += footprint.terms[i].stride * footprint.terms[i].last;
   }
   return false;
 }

@@ -34,11 +34,6 @@ Status read_desc(const normact_norm_desc* given, normact_norm_desc* desc, RowPro
   return {};
 }
 
-Status require(const normact_tensor* tensor, const char* name) {
-  if (tensor != nullptr) return {};
-  return invalid(name, " is NULL; expected a tensor");
-}
-
 Status check_weight_offset(const RowProblem& problem, const normact_tensor* weight) {
   if (problem.weight_offset == 0 || weight != nullptr) return {};
   return invalid("desc->weight_offset is ", problem.weight_offset,

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 
+#include "core/pointwise.h"
 #include "core/problem.h"
 #include "core/status.h"
 #include "core/workspace.h"
@@ -27,6 +28,11 @@ Status row_norm_backward_workspace(const RowBackward& problem, const Launch& lau
 /// nothing is launched.
 Status row_norm_forward(const RowForward& problem, const Launch& launch);
 Status row_norm_backward(const RowBackward& problem, const Launch& launch);
+
+/// The same for activations and gated activations. The forward needs no workspace.
+Status pointwise_backward_workspace(const PointwiseBackward& problem, const Launch& launch, size_t* bytes);
+Status pointwise_forward(const PointwiseForward& problem, const Launch& launch);
+Status pointwise_backward(const PointwiseBackward& problem, const Launch& launch);
 
 /// Toolkit version that the back end was built with, e.g. "13.0"; "" without CUDA.
 const char* toolkit_version();

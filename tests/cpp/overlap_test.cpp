@@ -11,39 +11,26 @@ namespace {
 
 using normact::DType;
 using normact::Footprint;
-using normact::kMaxDims;
-using normact::Operand;
-using normact::RowGeometry;
 
-// An operand of two row dimensions and one column dimension at an address that is never touched.
+// A tensor of three dimensions at an address that is never touched.
 struct View {
-  RowGeometry geometry{};
-  Operand operand{};
+  uintptr_t address;
+  DType dtype;
+  std::vector<int64_t> shape, strides;
 
-  View(uintptr_t address, DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides) {
-    geometry.row_ndim = 2;
-    geometry.col_ndim = 1;
-    std::copy(shape.begin(), shape.begin() + 2, geometry.row_shape);
-    geometry.col_shape[0] = shape[2];
-    operand.data = reinterpret_cast<void*>(address);
-    operand.dtype = dtype;
-    std::copy(strides.begin(), strides.begin() + 2, operand.row_stride);
-    operand.col_stride[0] = strides[2];
+  Footprint footprint() const {
+    return Footprint(reinterpret_cast<void*>(address), normact::size_of(dtype), 3, shape.data(), strides.data());
   }
-
-  Footprint footprint() const { return footprint_of(operand, geometry, true, true); }
 
   // Every byte, once for each index that names it.
   std::vector<uintptr_t> bytes() const {
     std::vector<uintptr_t> all;
-    const auto size = static_cast<int64_t>(normact::size_of(operand.dtype));
-    for (int64_t i = 0; i < geometry.row_shape[0]; ++i) {
-      for (int64_t j = 0; j < geometry.row_shape[1]; ++j) {
-        for (int64_t k = 0; k < geometry.col_shape[0]; ++k) {
-          const int64_t at = i * operand.row_stride[0] + j * operand.row_stride[1] + k * operand.col_stride[0];
-          for (int64_t b = 0; b < size; ++b) {
-            all.push_back(reinterpret_cast<uintptr_t>(operand.data) + static_cast<uintptr_t>(at * size + b));
-          }
+    const auto size = static_cast<int64_t>(normact::size_of(dtype));
+    for (int64_t i = 0; i < shape[0]; ++i) {
+      for (int64_t j = 0; j < shape[1]; ++j) {
+        for (int64_t k = 0; k < shape[2]; ++k) {
+          const int64_t at = i * strides[0] + j * strides[1] + k * strides[2];
+          for (int64_t b = 0; b < size; ++b) all.push_back(address + static_cast<uintptr_t>(at * size + b));
         }
       }
     }
@@ -64,7 +51,7 @@ View random_view(std::mt19937& random) {
   const DType dtypes[] = {DType::f64, DType::f32, DType::f16};
   const DType dtype = dtypes[pick(0, 2)];
   const uintptr_t address = 4096 + static_cast<uintptr_t>(pick(0, 40) * normact::size_of(dtype));
-  return View(address, dtype, {pick(1, 4), pick(1, 4), pick(1, 5)}, {pick(-20, 20), pick(-9, 9), pick(-3, 3)});
+  return {address, dtype, {pick(1, 4), pick(1, 4), pick(1, 5)}, {pick(-20, 20), pick(-9, 9), pick(-3, 3)}};
 }
 
 TEST(agrees_with_enumeration) {
@@ -109,17 +96,17 @@ TEST(never_misses_a_self_overlap) {
 
 TEST(accepts_the_usual_views_of_one_buffer) {
   const uintptr_t base = 1 << 20;
-  const View left(base, DType::f32, {1000, 1000, 512}, {1024000, 1024, 1});
-  const View right(base + 512 * 4, DType::f32, {1000, 1000, 512}, {1024000, 1024, 1});
-  const View wider(base + 511 * 4, DType::f32, {1000, 1000, 512}, {1024000, 1024, 1});
+  const View left{base, DType::f32, {1000, 1000, 512}, {1024000, 1024, 1}};
+  const View right{base + 512 * 4, DType::f32, {1000, 1000, 512}, {1024000, 1024, 1}};
+  const View wider{base + 511 * 4, DType::f32, {1000, 1000, 512}, {1024000, 1024, 1}};
   CHECK(!overlap(left.footprint(), right.footprint()));
   CHECK(overlap(left.footprint(), wider.footprint()));
-  const View even(base, DType::f16, {1, 1000, 500}, {0, 1000, 2});
-  const View odd(base + 2, DType::f16, {1, 1000, 500}, {0, 1000, 2});
+  const View even{base, DType::f16, {1, 1000, 500}, {0, 1000, 2}};
+  const View odd{base + 2, DType::f16, {1, 1000, 500}, {0, 1000, 2}};
   CHECK(!overlap(even.footprint(), odd.footprint()));
   CHECK(!overlaps_itself(left.footprint()));
-  CHECK(overlaps_itself(View(base, DType::f32, {1, 10, 4}, {0, 3, 1}).footprint()));
-  CHECK(overlaps_itself(View(base, DType::f32, {1, 10, 4}, {0, 0, 1}).footprint()));
+  CHECK(overlaps_itself(View{base, DType::f32, {1, 10, 4}, {0, 3, 1}}.footprint()));
+  CHECK(overlaps_itself(View{base, DType::f32, {1, 10, 4}, {0, 0, 1}}.footprint()));
 }
 
 }  // namespace
