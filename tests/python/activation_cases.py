@@ -27,6 +27,19 @@ GATE_LAYOUTS = tuple(_core.GATE_LAYOUTS)
 
 # Values of these are their input's, or a constant.
 EXACT = ("identity", "relu", "relu6")
+# What the heads in cpp/math/activation_*.h say of values and slopes in float32, and the ulp that a GPU's exp2 adds.
+ULPS = {
+    "elu": (3.5, 2.5),
+    "gelu": (7, 5),
+    "gelu_tanh": (4.5, 8),
+    "quick_gelu": (4.5, 7.5),
+    "silu": (4.5, 7),
+    "sigmoid": (4, 5.5),
+    "tanh": (4.5, 6.5),
+    "softplus": (5, 4),
+    "mish": (5, 9),
+}
+OTHER_ULPS = 4.0
 # Derivatives that are sums of two terms and have a zero, where only the terms' own error can be asked for.
 WITH_ZERO_SLOPE = ("gelu", "gelu_tanh", "quick_gelu", "silu", "mish", "hardswish")
 
@@ -55,11 +68,15 @@ class Kind:
 
     def value_bound(self, x: np.ndarray, value: np.ndarray, dtype: str) -> np.ndarray:
         """How far the arithmetic may be from the value."""
-        return np.zeros_like(value) if self.name in EXACT else _arithmetic(value, dtype) + _flushed(x, dtype)
+        if self.name in EXACT:
+            return np.zeros_like(value)
+        ulps = ULPS.get(self.name, (OTHER_ULPS, OTHER_ULPS))[0]
+        return _arithmetic(value, ulps, dtype) + _flushed(x, dtype)
 
     def slope_bound(self, x: np.ndarray, slope: np.ndarray, dtype: str) -> np.ndarray:
         """The same for the slope at x."""
-        return _arithmetic(np.abs(slope) + self.cancelled(x, slope), dtype) + _flushed(x, dtype)
+        ulps = ULPS.get(self.name, (OTHER_ULPS, OTHER_ULPS))[1]
+        return _arithmetic(np.abs(slope) + self.cancelled(x, slope), ulps, dtype) + _flushed(x, dtype)
 
     def cancelled(self, x: np.ndarray, slope: np.ndarray) -> np.ndarray:
         """What is lost where share + x share' is less than its terms; the share is value / x."""
@@ -71,17 +88,17 @@ class Kind:
         return np.where(terms > 1.5 * np.abs(slope), terms, 0)
 
 
-def _arithmetic(values: np.ndarray, dtype: str) -> np.ndarray:
-    """4 units in the last place; for 16 bits 2^-19, so that the rounding to them is what is seen."""
+def _arithmetic(values: np.ndarray, ulps: float, dtype: str) -> np.ndarray:
+    """So many units in the last place; for 16 bits 2^-19, so that the rounding to them is what is seen."""
     if dtype in ("float16", "bfloat16"):
         return np.ldexp(np.abs(values), -19)
-    return 4 * tolerance.ulp(np.where(np.isfinite(values), np.abs(values), 0), dtype)
+    return ulps * tolerance.ulp(np.where(np.isfinite(values), np.abs(values), 0), dtype)
 
 
 def _flushed(x: np.ndarray, dtype: str) -> np.ndarray:
-    """An intermediate result below the least normal number may be 0, before it is multiplied with x."""
+    """An intermediate result below the least normal number may be 0, before it is multiplied with x and its like."""
     least = 2.0 ** tolerance.SMALLEST_EXPONENT[tolerance.accumulator(dtype)]
-    return least * (1 + np.minimum(np.abs(np.where(np.isnan(x), 0, x)), 800))
+    return np.where(np.abs(x) > 1, 1024 * least, least)
 
 
 def wide(values: np.ndarray, dtype: str) -> np.ndarray:

@@ -104,9 +104,7 @@ def gated_forward(problem: GatedProblem, given: GatedArrays, **options: Any) -> 
 
 
 def gated_backward(problem: GatedProblem, given: GatedArrays, **options: Any) -> Any:
-    return normact.gated_backward(
-        given.dy, given.gate, given.up, bias=given.bias, **gated_options(problem), **options
-    )
+    return normact.gated_backward(given.dy, given.gate, given.up, bias=given.bias, **gated_options(problem), **options)
 
 
 def gated_check(

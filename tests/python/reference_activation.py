@@ -2,8 +2,8 @@
 """What every activation means: its value `<name>` and derivative `<name>_slope`, written from the papers that
 normact.h names and not from the library's formulas.
 
-The arithmetic has the dtype of x, float64 or, for who wants more digits, longdouble. Each form is chosen so that nothing
-cancels, but for the zeros of the derivatives themselves. Infinity gives the limit.
+The arithmetic has the dtype of x, float64 or, for who wants more digits, longdouble. Each form is chosen so that
+nothing cancels, but for the zeros of the derivatives themselves. Infinity gives the limit.
 """
 
 from __future__ import annotations
