@@ -63,7 +63,7 @@ _erfc = np.frompyfunc(math.erfc, 1, 1)
 def _normal(x: Array) -> Array:
     """The distribution function of the standard normal distribution."""
     if x.dtype == np.float64:
-        return _erfc(-x / math.sqrt(2)).astype(np.float64) / 2
+        return np.asarray(_erfc(-x / math.sqrt(2)), np.float64) / 2
     z = np.abs(x)
     tail = np.where(z < 2.5, 0.5 - _normal_centre(np.minimum(z, 2.5)), _normal_tail(np.maximum(z, 2.5)))
     return np.where(x < 0, tail, 1 - tail)
