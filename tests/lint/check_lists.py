@@ -16,7 +16,7 @@ def names(list_name: str) -> list[str]:
     text = LISTS.read_text()
     match = re.search(rf"#define {list_name}\(X\)((?:.*\\\n)*.*)", text)
     assert match, f"{LISTS}: no list {list_name}"
-    found = re.findall(r'X\(\w+, \d+, "([^"]*)"\)', match.group(1))
+    found = re.findall(r'X\(\w+, \d+, "([^"]*)"(?:, \w+)?\)', match.group(1))
     assert found, f"{LISTS}: {list_name} is empty"
     return found
 
@@ -58,6 +58,16 @@ def check() -> list[str]:
             problems.append(f"README.md: no table row with `{norm}`")
         if not re.search(rf"\b{norm}\b", bench):
             problems.append(f"bench/: no case of {norm}")
+    slopes = functions("tests/python/reference_activation.py")
+    for activation in names("NORMACT_ACTIVATION_LIST"):
+        for name in (activation, f"{activation}_slope"):
+            if name not in slopes:
+                problems.append(f"tests/python/reference_activation.py: no function {name}")
+        for name in (activation, f"{activation}_backward"):
+            if f'"{name}"' not in public:
+                problems.append(f"python/normact/__init__.py: does not export {name}")
+        if not re.search(rf"^\|[^\n]*`{activation}`", readme, re.MULTILINE):
+            problems.append(f"README.md: no table row with `{activation}`")
     for path, name, want in (
         ("tests/python/cases.py", "KINDS", norms),
         ("tests/python/cases.py", "ROW_VARIANTS", variants),
