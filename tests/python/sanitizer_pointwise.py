@@ -21,7 +21,7 @@ from activation_checks import arrays, check, gated_check
 from devices import TorchDevice
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
-# Flat with and without a tail; rows of packs; biases along the last axis, in packs and not; of images whose channels are
+# Flat with and without a tail; rows of packs; biases along the last axis, in packs and not; images whose channels are
 # whole packs, straddle them, or are smaller.
 SHAPES = ((1000,), (8, 64), (33, 77), (2, 3, 64), (20, 6, 49), (2, 4, 5), (1, 1))
 

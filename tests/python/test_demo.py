@@ -130,6 +130,23 @@ def test_demo_norm_gradients():
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
 
 
+@needs_model
+def test_demo_gelu_gradients():
+    from normact.demo import model
+
+    generator = torch.Generator().manual_seed(0)
+    x, bias, dy = (
+        torch.randn(size, generator=generator, dtype=torch.float64) for size in ((3, 5, 48), (48,), (3, 5, 48))
+    )
+    x.requires_grad_(True)
+    bias.requires_grad_(True)
+    original, fused = torch.nn.functional.gelu(x + bias), model.FusedBiasGelu.apply(x, bias)
+    torch.testing.assert_close(fused, original, rtol=1e-12, atol=1e-12)
+    expected, found = (torch.autograd.grad(y, (x, bias), dy) for y in (original, fused))
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
+
+
 def test_demo_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr(demo, "REQUIRED", ("torch", "no_such_package"))
     assert demo.main([]) == 2

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MiniLM sentence encoder, as Hugging Face wrote it and with its norms replaced by normact's fused ones.
+"""The MiniLM sentence encoder, as Hugging Face wrote it and with its norms and GELUs replaced by normact's fused ones.
 
-The encoder is BERT: each of its 6 layers ends both halves with ``LayerNorm(dropout(dense(h)) + input)``. PyTorch runs
-the addition and the norm one after the other; `AddNorm` runs them in one pass, forward and backward.
+The encoder is BERT: each of its 6 layers ends both halves with ``LayerNorm(dropout(dense(h)) + input)``, and the second
+begins with ``gelu(dense(h))``. PyTorch runs the addition and the norm one after the other; `AddNorm` runs them in one
+pass, forward and backward. `DenseGelu` leaves the bias of the dense layer to the GELU's pass, and its gradient to the
+backward's.
 """
 
 from __future__ import annotations
@@ -45,6 +47,24 @@ class FusedLayerNorm(torch.autograd.Function):
         return grads.dx, grads.dx if ctx.has_residual else None, grads.dweight, grads.dbias, None
 
 
+class FusedBiasGelu(torch.autograd.Function):
+    """``gelu(x + bias)``, exact, on normact's raw functions; the backward gives dx and dbias in one pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, bias: Any) -> Any:
+        """Returns y; the backward computes the sum again."""
+        ctx.save_for_backward(x, bias)
+        return normact.gelu(x, bias=bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Any) -> Any:
+        """Gradients of x and the bias."""
+        x, bias = ctx.saved_tensors
+        grads = normact.gelu_backward(dy, x, bias=bias)
+        return grads.dx, grads.dbias
+
+
 class Norm(torch.nn.Module):
     """Stands in for a `torch.nn.LayerNorm`, whose parameters it takes over."""
 
@@ -69,11 +89,25 @@ class AddNorm(torch.nn.Module):
         return self.LayerNorm(self.dropout(self.dense(hidden_states)), input_tensor)
 
 
+class DenseGelu(torch.nn.Module):
+    """Stands in for BERT's ``BertIntermediate``: a dense layer whose bias is added by the GELU."""
+
+    def __init__(self, original: Any) -> None:
+        super().__init__()
+        self.dense = original.dense
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """The first half of a feed-forward block."""
+        product = torch.nn.functional.linear(hidden_states, self.dense.weight)
+        return FusedBiasGelu.apply(product, self.dense.bias)
+
+
 def fuse(bert: Any) -> int:
-    """Replaces every norm of a BERT model in place; returns how many there were."""
+    """Replaces every norm and GELU of a BERT model in place; returns how many norms there were."""
     bert.embeddings.LayerNorm = Norm(bert.embeddings.LayerNorm)
     for layer in bert.encoder.layer:
         layer.attention.output = AddNorm(layer.attention.output)
+        layer.intermediate = DenseGelu(layer.intermediate)
         layer.output = AddNorm(layer.output)
     return sum(isinstance(module, Norm) for module in bert.modules())
 

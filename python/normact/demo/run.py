@@ -97,22 +97,31 @@ def show_search(encoders: model.Encoders, device: str) -> None:
 
 
 def show_time(encoders: model.Encoders, device: str) -> None:
-    """Times the add + norm alone and the whole encoder, both libraries in turn."""
+    """Times the fused pieces alone and the whole encoder, both libraries in turn."""
     heading("3  Time (medians, both in turn)")
     tokens = model.tokenize(encoders.tokenizer, texts.SENTENCES, device)
     norm, fused_norm = encoders.original.embeddings.LayerNorm, encoders.fused.embeddings.LayerNorm
-    h, residual, dy = (torch.randn(*tokens["input_ids"].shape, norm.weight.numel(), device=device) for _ in range(3))
+    batch = tokens["input_ids"].shape
+    h, residual, dy = (torch.randn(*batch, norm.weight.numel(), device=device) for _ in range(3))
+    bias = encoders.original.encoder.layer[0].intermediate.dense.bias.detach().clone().requires_grad_(True)
+    wide, wide_dy = (torch.randn(*batch, bias.numel(), device=device) for _ in range(2))
 
-    def step(function: Callable[[], torch.Tensor]) -> Callable[[], object]:
-        return lambda: function().backward(dy)
+    def step(function: Callable[[], torch.Tensor], gradient: torch.Tensor) -> Callable[[], object]:
+        return lambda: function().backward(gradient)
 
     h.requires_grad_(True)
-    shape = "x".join(str(size) for size in h.shape)
+    wide.requires_grad_(True)
     add_norm = (lambda: norm(h + residual)), (lambda: fused_norm(h, residual))
+    bias_gelu = (
+        lambda: torch.nn.functional.gelu(wide + bias),
+        lambda: model.FusedBiasGelu.apply(wide, bias),
+    )
     encoder = tuple(functools.partial(model.embed, bert, tokens) for bert in encoders[:2])
     rows = (
-        (f"add + norm, forward, {shape}", add_norm, 200, False),
-        ("add + norm, forward and backward", tuple(map(step, add_norm)), 200, True),
+        (f"add + norm, forward, {_shape(h)}", add_norm, 200, False),
+        ("add + norm, forward and backward", tuple(step(f, dy) for f in add_norm), 200, True),
+        (f"bias + GELU, forward, {_shape(wide)}", bias_gelu, 100, False),
+        ("bias + GELU, forward and backward", tuple(step(f, wide_dy) for f in bias_gelu), 100, True),
         (f"encoder, {len(texts.SENTENCES)} sentences", encoder, 15, False),
     )
     write(styled(f"  {'':46}{NAMES[0]:>10}{NAMES[1]:>10}", "dim"))
@@ -125,6 +134,10 @@ def show_time(encoders: model.Encoders, device: str) -> None:
         write(f"  {label:46}{_duration(original.median):>10}{_duration(fused.median):>10}   {ratio}")
     encoders.original.zero_grad()
     encoders.fused.zero_grad()
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return "x".join(str(size) for size in tensor.shape)
 
 
 def _duration(seconds: float) -> str:
@@ -198,7 +211,10 @@ def run(device: str, steps: int, plot: str) -> int:
     write(f"  {where}, normact {normact.__version__}, PyTorch {torch.__version__}")
     encoders = model.load(device)
     weights = sum(weight.numel() for weight in encoders.original.parameters())
-    write(f"  all-MiniLM-L6-v2, {weights / 1e6:.1f} million weights, fp32; {encoders.norms} norms replaced")
+    write(
+        f"  all-MiniLM-L6-v2, {weights / 1e6:.1f} million weights, fp32; {encoders.norms} norms and "
+        f"{len(encoders.fused.encoder.layer)} GELUs replaced"
+    )
     agrees = show_agreement(encoders, device)
     show_search(encoders, device)
     show_time(encoders, device)
