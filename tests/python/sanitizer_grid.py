@@ -5,8 +5,8 @@
 
 and the same with racecheck, synccheck and initcheck. The tools slow a kernel down up to a hundred times, so the grid
 is small; what is computed is checked too. PyTorch's caching allocator would hide overruns inside its blocks, hence
-PYTORCH_NO_CUDA_MEMORY_CACHING. initcheck does not see what bulk copies write, which is how rows that are not whole packs
-of 16 bytes leave the kernels: give it --cols 64 --cols 1000 --cols 40000 --layout contiguous --layout transposed.
+PYTORCH_NO_CUDA_MEMORY_CACHING. initcheck does not see what bulk copies write, which is how rows that are not whole
+packs of 16 bytes leave the kernels: give it --cols 64 --cols 1000 --cols 40000 --layout contiguous --layout transposed.
 """
 
 from __future__ import annotations
