@@ -177,6 +177,17 @@ TEST(every_kind_and_dtype_in_every_direction) {
   });
 }
 
+TEST(a_size_that_threads_share) {
+  for_each_isa([] {
+    normact::cpu::set_num_threads(4);
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      Options o;
+      o.dtype = dtype, o.shape = {100003};
+      check_both(o);
+    }
+  });
+}
+
 TEST(every_layout_and_bias) {
   for_each_isa([] {
     for (DType dtype : kDTypes) {
@@ -304,8 +315,14 @@ void check_threads(const Options& o) {
 
 TEST(threads_move_no_bits) {
   for_each_isa([] {
-    for (const auto& shape :
-         {std::vector<int64_t>{100003}, {300, 250}, {40, 37, 49}, {13000, 5}, {3, 25000}, {1, 70000}, {4, 7, 3136}}) {
+    for (const auto& shape : {std::vector<int64_t>{100003},
+                              {180003},
+                              {300, 250},
+                              {40, 37, 49},
+                              {13000, 5},
+                              {3, 25000},
+                              {1, 70000},
+                              {4, 7, 3136}}) {
       for (int bias_dim = -1; bias_dim < static_cast<int>(shape.size()); ++bias_dim) {
         Options o;
         o.shape = shape, o.bias_dim = bias_dim, o.kind = NORMACT_ACTIVATION_GELU_TANH;
