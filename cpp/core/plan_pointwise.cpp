@@ -92,7 +92,10 @@ int tile_lanes(int64_t packs) {
 bool plan_tile(const Request& r, int64_t pack, PointwisePlan* plan) {
   const PointwiseGeometry& g = r.problem.geometry;
   if (g.ndim > 3 || (g.ndim == 3 && g.shape[0] > kMaxGridY)) return false;
-  if (r.mask != nullptr || g.size / pack > kMaxDivisible || !in_rows(g, pack, r.like_x)) return false;
+  if (r.mask != nullptr || g.size / pack > kMaxDivisible / 2 || !in_rows(g, pack, r.like_x)) return false;
+  for (const View* view : r.like_x) {
+    if (view->data != nullptr && g.ndim > 1 && std::abs(view->stride[g.ndim - 2]) > kMaxDivisible) return false;
+  }
   plan->lanes = tile_lanes(g.shape[g.ndim - 1] / pack);
   return biases_are_packs(r);
 }

@@ -148,15 +148,15 @@ struct BiasedSpace : FlatSpace {
 };
 
 struct TileSpace {
-  int64_t rows;  // of the inner row dimension; the outer one is the grid's second
-  int columns;   // packs in a row
-  int lanes;     // threads side by side, a power of two
-  int lines;     // rows that a block works on at the same time
-  int inner;     // the inner row dimension
+  int rows;     // of the inner row dimension; the outer one is the grid's second
+  int columns;  // packs in a row
+  int lanes;    // threads side by side, a power of two
+  int lines;    // rows that a block works on at the same time
+  int inner;    // the inner row dimension
   Divisor column_groups;
 
   TileSpace(const PointwiseProblem& p, const PointwisePlan& plan, int pack_size)
-      : rows(p.geometry.ndim == 1 ? 1 : p.geometry.shape[p.geometry.ndim - 2]),
+      : rows(p.geometry.ndim == 1 ? 1 : static_cast<int>(p.geometry.shape[p.geometry.ndim - 2])),
         columns(static_cast<int>(p.geometry.shape[p.geometry.ndim - 1] / pack_size)),
         lanes(plan.lanes),
         lines(kPointwiseThreads / plan.lanes),
@@ -173,7 +173,7 @@ struct TileSpace {
   template <int kVectors>
   struct Cursor {
     const TileSpace& space;
-    int64_t row;
+    int row;
     int column;  // pack in the row
 
     __device__ __forceinline__ explicit Cursor(const TileSpace& tile) : space(tile) {
@@ -182,16 +182,17 @@ struct TileSpace {
       const int lane = threadIdx.x & (tile.lanes - 1);
       const int line = (threadIdx.x - lane) * tile.lines / kPointwiseThreads;
       column = static_cast<int>(column_group) * tile.lanes + lane;
-      row = static_cast<int64_t>(row_group) * kVectors * tile.lines + line;
+      row = static_cast<int>(row_group) * kVectors * tile.lines + line;
     }
     __device__ __forceinline__ bool holds(int v) const {
       return column < space.columns && row + v * space.lines < space.rows;
     }
     template <class T>
     __device__ __forceinline__ int64_t offset(const View& view, int v) const {
-      const int64_t stride = view.stride[space.inner];
-      const int64_t first = row * stride + column * kPackSize<T> + (space.inner ? blockIdx.y * view.stride[0] : 0);
-      return first + v * (space.lines * stride);
+      // Rows and their strides have 31 bits (the planner sees to that): one instruction multiplies them.
+      const int stride = static_cast<int>(view.stride[space.inner]);
+      const int64_t first = column * kPackSize<T> + (space.inner ? blockIdx.y * view.stride[0] : 0);
+      return static_cast<int64_t>(row + v * space.lines) * stride + first;
     }
   };
 
