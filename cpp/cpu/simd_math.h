@@ -90,6 +90,7 @@ struct VectorMath {
   static constexpr bool kExp2Instruction = false;
 
   NORMACT_SIMD static V constant(double c) { return broadcast(static_cast<typename L::Scalar>(c)); }
+  NORMACT_SIMD static V multiply(V a, V b) { return a * b; }  // -ffp-contract=off keeps it alone
   NORMACT_SIMD static V multiply_add(V a, V b, V c) { return NORMACT_ISA::multiply_add(a, b, c); }
 
   NORMACT_SIMD static V product_error(V a, V b, V p) {

@@ -50,6 +50,7 @@ struct PairMath {
   static constexpr bool kExp2Instruction = M::kExp2Instruction;
 
   NORMACT_SIMD static Number constant(double c) { return pair(M::constant(c), M::constant(c)); }
+  NORMACT_SIMD static Number multiply(Number x, Number y) { return pair(M::multiply(x.a, y.a), M::multiply(x.b, y.b)); }
   NORMACT_SIMD static Number multiply_add(Number x, Number y, Number z) {
     return pair(M::multiply_add(x.a, y.a, z.a), M::multiply_add(x.b, y.b, z.b));
   }

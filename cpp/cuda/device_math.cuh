@@ -18,6 +18,7 @@ struct DeviceMath<float, kPrecision> {
   static constexpr bool kExp2Instruction = true;
 
   static __device__ __forceinline__ constexpr float constant(double c) { return static_cast<float>(c); }
+  static __device__ __forceinline__ float multiply(float a, float b) { return __fmul_rn(a, b); }
   static __device__ __forceinline__ float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
   static __device__ __forceinline__ float product_error(float a, float b, float p) { return fmaf(a, b, -p); }
   static __device__ __forceinline__ float abs(float a) { return fabsf(a); }
@@ -70,6 +71,7 @@ struct DeviceMath<double, 53> {
   static constexpr bool kExp2Instruction = false;
 
   static __device__ __forceinline__ constexpr double constant(double c) { return c; }
+  static __device__ __forceinline__ double multiply(double a, double b) { return __dmul_rn(a, b); }
   static __device__ __forceinline__ double multiply_add(double a, double b, double c) { return fma(a, b, c); }
   static __device__ __forceinline__ double product_error(double a, double b, double p) { return fma(a, b, -p); }
   static __device__ __forceinline__ double abs(double a) { return fabs(a); }

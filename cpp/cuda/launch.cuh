@@ -35,7 +35,7 @@ struct LaunchShape {
   bool after_previous = false;  // may start while the previous kernel of the stream finishes (sm_90 and newer)
 };
 
-/// Lets kKernel use all shared memory and large clusters; done once a device.
+/// Lets kKernel, which has little shared memory of its own, use all there is, and large clusters; done once a device.
 template <auto kKernel>
 Status prepare(const Launch& launch) {
   static std::atomic<uint64_t> prepared{0};
@@ -57,7 +57,7 @@ Status prepare(const Launch& launch) {
 
 template <auto kKernel, class... Arguments>
 Status launch_kernel(const char* name, const LaunchShape& shape, const Launch& launch, Arguments... arguments) {
-  NORMACT_TRY(prepare<kKernel>(launch));
+  if (shape.shared_bytes > 0 || shape.cluster > 1) NORMACT_TRY(prepare<kKernel>(launch));
   cudaLaunchAttribute attributes[2];
   unsigned count = 0;
   if (shape.cluster > 1) {

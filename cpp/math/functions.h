@@ -7,6 +7,7 @@
 //   kExp2Instruction             whether exp2(t) exists: 2^t for any t, within 2^-22
 //   constant(c)                  the double c in every lane
 //   multiply_add(a, b, c)        a * b + c, fused where the hardware can
+//   multiply(a, b)               a * b, rounded: never fused with what is done to it
 //   product_error(a, b, p)       a * b - p, rounded once, for p within 1 of a * b or a * b rounded
 //   abs(a), copy_sign(a, sign)
 //   minimum(a, b), maximum(a, b) NaN if a is NaN; b never is
@@ -44,7 +45,7 @@ NORMACT_HD Split<M> split_constant(double c, double rest) {
 /// a * b to twice the precision.
 template <class M>
 NORMACT_HD Split<M> product(Split<M> a, Split<M> b) {
-  const auto high = a.high * b.high;
+  const auto high = M::multiply(a.high, b.high);
   if constexpr (M::kBits <= 11) {
     return {high, M::constant(0)};
   } else {
@@ -56,7 +57,7 @@ NORMACT_HD Split<M> product(Split<M> a, Split<M> b) {
 /// The same for numbers whose low is 0.
 template <class M>
 NORMACT_HD Split<M> product(typename M::Number a, Split<M> b) {
-  const auto high = a * b.high;
+  const auto high = M::multiply(a, b.high);
   if constexpr (M::kBits <= 11) {
     return {high, M::constant(0)};
   } else {
@@ -65,7 +66,7 @@ NORMACT_HD Split<M> product(typename M::Number a, Split<M> b) {
 }
 template <class M>
 NORMACT_HD Split<M> square(typename M::Number a) {
-  const auto high = a * a;
+  const auto high = M::multiply(a, a);
   if constexpr (M::kBits <= 11) {
     return {high, M::constant(0)};
   } else {
