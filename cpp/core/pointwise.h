@@ -3,9 +3,10 @@
 // dimension, or a gated activation. Plain data, no tensor descriptors, nothing left to check.
 //
 // There is one index space, a product of dimensions sorted by x's strides (slowest first), so that a transposed tensor
-// is as good as a contiguous one. Dimensions that lie evenly in memory in every operand have been merged, those of size
-// 1 dropped; most problems have one dimension, or two or three with a bias. With a mask the dimensions keep the
-// caller's order, which its bits follow. Packed gated tensors are two views here.
+// is as good as a contiguous one; where x is expanded, or absent, the next tensor decides. Dimensions that lie evenly
+// in memory in every operand have been merged, those of size 1 dropped; most problems have one dimension, or two or
+// three with a bias. With a mask the dimensions keep the caller's order, which its bits follow. Packed gated tensors
+// are two views here.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ namespace normact {
 struct PointwiseGeometry {
   int64_t size;             // the product of shape
   int ndim;                 // >= 1
-  int bias_dim;             // the dimension that biases run along, never merged with another; -1: there is none
+  int bias_dim;             // the dimension that biases run along, never merged with another; -1: there is none.
+                            // Of size 1 it comes first, with stride 0 (1 in a bias, or where it is the only one)
   int64_t shape[kMaxDims];  // slowest first
 };
 
@@ -55,9 +57,9 @@ struct PointwiseForward : PointwiseProblem {
   uint8_t* mask;  // relu only; null: not wanted. Element i of the index space is bit i % 8 of byte i / 8
 };
 
-/// geometry.size >= 0: with size 0, dbias and dup_bias are still to be zeroed.
+/// geometry.size >= 0: with size 0, dbias and dup_bias are still to be zeroed; the shape is then {0, size of these}.
 struct PointwiseBackward : PointwiseProblem {
-  View dy, x, bias, up, up_bias;  // x is absent where y or mask stands for it
+  View dy, x, bias, up, up_bias;  // x and bias are absent where y or mask stands for them
   View y;                         // the slope is a function of the output
   const uint8_t* mask;            // or of these bits, as in the forward
   View dx, dup;                   // dup is there iff gated

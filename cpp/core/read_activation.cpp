@@ -4,8 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <string>
-#include <utility>
 
 #include "core/pointwise_arguments.h"
 #include "core/versioned.h"
@@ -65,16 +63,14 @@ Status check_slope_from_output(const Activation& activation) {
 
 // Exactly one of x, y and mask is given.
 Status check_source(const normact_activation_backward_args& args) {
-  std::string given;
-  int count = 0;
-  for (const auto& [tensor, name] : {std::pair(args.x, "x"), std::pair(args.y, "y"), std::pair(args.mask, "mask")}) {
-    if (tensor == nullptr) continue;
-    if (count++ > 0) given += " and ";
-    given += name;
-  }
-  if (count == 1) return {};
-  return invalid(count == 0 ? "x, y and mask are NULL" : text(given, " are given"),
-                 "; expected exactly one of x, y and mask, which the slope comes from");
+  const bool x = args.x != nullptr, y = args.y != nullptr, mask = args.mask != nullptr;
+  if (x + y + mask == 1) return {};
+  const char* found = !x && !y && !mask ? "x, y and mask are NULL"
+                      : x && y && mask  ? "x, y and mask are given"
+                      : !mask           ? "x and y are given"
+                      : x               ? "x and mask are given"
+                                        : "y and mask are given";
+  return invalid(found, "; expected exactly one of x, y and mask, which the slope comes from");
 }
 
 }  // namespace

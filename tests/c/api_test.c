@@ -1,24 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every function of the public header, called from strict C11. The results of the norms are compared with plain loops
- * in double precision that share nothing with the library.
+ * Every function for norms and of the library, called from strict C11. The results of the norms are compared with plain
+ * loops in double precision that share nothing with the library.
  */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "normact/normact.h"
-
-static int failures = 0;
-
-#define CHECK(condition)                                                                                     \
-  do {                                                                                                       \
-    if (!(condition)) {                                                                                      \
-      fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #condition, normact_last_error()); \
-      ++failures;                                                                                            \
-    }                                                                                                        \
-  } while (0)
+#include "check.h"
 
 enum { kRows = 5, kCols = 37, kSize = kRows * kCols };
 
@@ -29,12 +14,6 @@ typedef struct problem {
   int64_t shape[2], col_shape[1], row_shape[1], axes[1];
   normact_norm_desc desc;
 } problem;
-
-static float uniform(void) { return (float)rand() / (float)RAND_MAX * 4.0f - 2.0f; }
-
-static void fill(float* values, int count) {
-  for (int i = 0; i < count; ++i) values[i] = uniform();
-}
 
 static void setup(problem* p, int32_t kind, double weight_offset) {
   memset(p, 0, sizeof *p);
@@ -53,17 +32,6 @@ static void setup(problem* p, int32_t kind, double weight_offset) {
   p->desc.axes = p->axes;
   p->desc.eps = 1e-5;
   p->desc.weight_offset = weight_offset;
-}
-
-static normact_tensor tensor(float* data, int32_t ndim, int64_t* shape) {
-  normact_tensor t = {data, NORMACT_DEVICE_CPU, 0, ndim, NORMACT_DTYPE_FLOAT, 32, 1, shape, NULL, 0};
-  return t;
-}
-
-static void near(double found, double expected, double tolerance, const char* name, int index) {
-  if (fabs(found - expected) <= tolerance * (1.0 + fabs(expected))) return;
-  fprintf(stderr, "%s[%d] is %.9g, expected %.9g\n", name, index, found, expected);
-  ++failures;
 }
 
 /* A few roundings to fp32, and sums of tens of terms. */
@@ -138,11 +106,7 @@ static void test_norm(int32_t kind, double weight_offset) {
   const normact_tensor dweight = tensor(p.dweight, 1, p.col_shape), dbias = tensor(p.dbias, 1, p.col_shape);
   const normact_norm_backward_args backward = {sizeof backward, &dy,        &sum, &weight,  saved_mean,
                                                &rstd,           &dresidual, &dx,  &dweight, &dbias};
-  CHECK(normact_norm_backward_workspace(&p.desc, &backward, NULL, &bytes) == NORMACT_OK);
-  normact_exec exec = {sizeof exec, NULL, NULL, bytes, NORMACT_ROW_AUTO, 0};
-  exec.workspace = aligned_alloc(256, (bytes + 511) / 256 * 256);
-  CHECK(normact_norm_backward(&p.desc, &backward, &exec) == NORMACT_OK);
-  free(exec.workspace);
+  RUN_WITH_WORKSPACE(normact_norm_backward, &p.desc, &backward);
   check_backward(&p);
 }
 
@@ -174,12 +138,7 @@ static void test_empty(void) {
   const normact_tensor dweight = tensor(p.dweight, 1, p.col_shape), dbias = tensor(p.dbias, 1, p.col_shape);
   const normact_norm_backward_args backward = {sizeof backward, &x,   &x, NULL,     &statistic,
                                                &statistic,      NULL, &x, &dweight, &dbias};
-  size_t bytes = 0;
-  CHECK(normact_norm_backward_workspace(&p.desc, &backward, NULL, &bytes) == NORMACT_OK);
-  normact_exec exec = {sizeof exec, NULL, NULL, bytes, NORMACT_ROW_AUTO, 0};
-  exec.workspace = aligned_alloc(256, (bytes + 511) / 256 * 256);
-  CHECK(normact_norm_backward(&p.desc, &backward, &exec) == NORMACT_OK);
-  free(exec.workspace);
+  RUN_WITH_WORKSPACE(normact_norm_backward, &p.desc, &backward);
   for (int c = 0; c < kCols; ++c) CHECK(p.dweight[c] == 0.0f && p.dbias[c] == 0.0f);
 
   const normact_tensor narrow = tensor(NULL, 2, no_cols);
@@ -219,6 +178,5 @@ int main(void) {
   test_in_place();
   test_empty();
   test_library();
-  printf("%s\n", failures == 0 ? "ok" : "FAILED");
-  return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return finish();
 }

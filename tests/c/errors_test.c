@@ -3,16 +3,10 @@
  * Malformed calls: each gives its status and a sentence that names the argument, and writes nothing. A case takes a
  * call that works and breaks one thing.
  */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "normact/normact.h"
+#include "check.h"
 
 enum { kRows = 3, kCols = 4, kSize = kRows * kCols, kWorkspace = 1 << 16 };
 
-static int failures = 0;
 static int cases = 0;
 static _Alignas(256) unsigned char workspace[kWorkspace + 256];
 
@@ -30,11 +24,6 @@ typedef struct call {
   normact_norm_backward_args backward;
   normact_exec exec;
 } call;
-
-static normact_tensor tensor(float* data, int32_t ndim, int64_t* shape) {
-  normact_tensor t = {data, NORMACT_DEVICE_CPU, 0, ndim, NORMACT_DTYPE_FLOAT, 32, 1, shape, NULL, 0};
-  return t;
-}
 
 static void setup(call* c) {
   memset(c, 0, sizeof *c);
@@ -91,14 +80,6 @@ static void expect(const call* c, function run, normact_status status, const cha
     setup(&c);                                                                    \
     change;                                                                       \
     expect(&c, run, NORMACT_##status, "normact_norm_" #run ": ", word, __LINE__); \
-  } while (0)
-
-#define CHECK(condition)                                                                                     \
-  do {                                                                                                       \
-    if (!(condition)) {                                                                                      \
-      fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #condition, normact_last_error()); \
-      ++failures;                                                                                            \
-    }                                                                                                        \
   } while (0)
 
 static call c;
@@ -260,6 +241,6 @@ int main(void) {
   test_overlaps();
   test_exec();
   test_queries();
-  printf("%s: %d cases\n", failures == 0 ? "ok" : "FAILED", cases);
-  return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  printf("%d cases: ", cases);
+  return finish();
 }

@@ -165,4 +165,18 @@ TEST(knows_four_devices) {
   EXPECT_INVALID(tensor, "device_id -1");
 }
 
+TEST(reads_bytes_apart_from_numbers) {
+  Tensor tensor(buffer, {5});
+  normact::Memory memory;
+  CHECK(!normact::read_bytes(tensor.raw, "x", Purpose::run, &memory).ok());
+  tensor.raw.dtype_code = NORMACT_DTYPE_UINT;
+  tensor.raw.dtype_bits = 8;
+  tensor.raw.byte_offset = 3;
+  CHECK(normact::read_bytes(tensor.raw, "x", Purpose::run, &memory).ok());
+  CHECK_EQ(memory.element, 1);
+  CHECK_EQ(memory.highest, 5);
+  CHECK(memory.data == reinterpret_cast<char*>(buffer) + 3);
+  EXPECT_INVALID(tensor, "dtype code 1 with 8 bits");
+}
+
 }  // namespace

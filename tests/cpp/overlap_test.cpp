@@ -109,4 +109,15 @@ TEST(accepts_the_usual_views_of_one_buffer) {
   CHECK(overlaps_itself(View{base, DType::f32, {1, 10, 4}, {0, 0, 1}}.footprint()));
 }
 
+TEST(footprints_of_any_rank_are_short) {
+  const std::vector<int64_t> cube(40, 2);
+  const Footprint dense(reinterpret_cast<void*>(4096), 4, 40, cube.data(), nullptr);
+  CHECK_EQ(dense.count, 1);
+  CHECK_EQ(dense.end - dense.begin, uint64_t{4} << 40);
+  CHECK(!overlaps_itself(dense));
+  const int64_t shape[] = {3, 4, 5}, transposed[] = {20, 1, 4}, gap[] = {-30, 1, 4};
+  CHECK_EQ(Footprint(reinterpret_cast<void*>(4096), 4, 3, shape, transposed).count, 1);
+  CHECK_EQ(Footprint(reinterpret_cast<void*>(4096), 4, 3, shape, gap).count, 2);
+}
+
 }  // namespace

@@ -19,7 +19,7 @@ ALLOWED = {
     "cpp/api": ("api/", "core/", "cpu/backend.h", "cuda/backend.h", "normact/"),
     "python/bindings": ("bindings/", "normact/", "nanobind/", "dlpack/"),
     "examples": ("normact/",),
-    "tests/c": ("normact/",),
+    "tests/c": ("normact/", "check.h"),
 }
 
 CUDA_HEADER = re.compile(r"^(?!\"cuda/)[<\"](cuda|cub/|cooperative_groups|nv/|mma\.h|device_launch|driver_types|sm_\d)")

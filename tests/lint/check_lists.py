@@ -5,20 +5,50 @@ from __future__ import annotations
 
 import ast
 import re
+from typing import NamedTuple
 
 from source import ROOT
 
 LISTS = ROOT / "cpp" / "include" / "normact" / "lists.h"
 
+# The lists whose numbers callers may have compiled in, and what their enumerators begin with.
+PINNED = {
+    "NORMACT_STATUS_LIST": "NORMACT",
+    "NORMACT_NORM_LIST": "NORMACT_NORM",
+    "NORMACT_ACTIVATION_LIST": "NORMACT_ACTIVATION",
+    "NORMACT_GATE_LAYOUT_LIST": "NORMACT_GATE",
+    "NORMACT_ROW_VARIANT_LIST": "NORMACT_ROW",
+}
 
-def names(list_name: str) -> list[str]:
-    """The third column of an X-macro list."""
+
+class Texts(NamedTuple):
+    """Where the names of operations must be found."""
+
+    public: str
+    readme: str
+    bench: str
+
+
+class Entry(NamedTuple):
+    """One row of an X-macro list; only activations have a struct."""
+
+    symbol: str
+    value: int
+    name: str
+    struct: str
+
+
+def entries(list_name: str) -> list[Entry]:
     text = LISTS.read_text()
     match = re.search(rf"#define {list_name}\(X\)((?:.*\\\n)*.*)", text)
     assert match, f"{LISTS}: no list {list_name}"
-    found = re.findall(r'X\(\w+, \d+, "([^"]*)"(?:, \w+)?\)', match.group(1))
-    assert found, f"{LISTS}: {list_name} is empty"
-    return found
+    found = re.findall(r'X\((\w+), (\d+), "([^"]*)"(?:, (\w+))?\)', match.group(1))
+    assert len(found) == match.group(1).count("X("), f"{LISTS}: a row of {list_name} has another form"
+    return [Entry(symbol, int(value), name, struct) for symbol, value, name, struct in found]
+
+
+def names(list_name: str) -> list[str]:
+    return [entry.name for entry in entries(list_name)]
 
 
 def text_of(path: str) -> str:
@@ -40,34 +70,49 @@ def constant(path: str, name: str) -> tuple[str, ...]:
     raise AssertionError(f"{path}: no {name}")
 
 
-def check() -> list[str]:
+def check_operation(name: str, reference: str, functions_of_reference: tuple[str, ...], texts: Texts) -> list[str]:
+    """What norms and activations have in common: a reference, Python functions, a row in the README, a benchmark."""
+    defined = functions(reference)
+    problems = [f"{reference}: no function {each}" for each in functions_of_reference if each not in defined]
+    for each in (name, f"{name}_backward"):
+        if not re.search(rf"\b{each}\b", texts.public):
+            problems.append(f"python/normact/__init__.py: does not export {each}")
+    if not re.search(rf"^\|[^\n]*`{name}\b", texts.readme, re.MULTILINE):
+        problems.append(f"README.md: no table row with `{name}`")
+    if not re.search(rf"\b{name}\b", texts.bench):
+        problems.append(f"bench/: no case of {name}")
+    return problems
+
+
+def check_values() -> list[str]:
+    """Numbers are part of the interface: they count from 0 in the order of the list, and a test in C knows each."""
     problems = []
+    pinned = "".join(path.read_text() for path in sorted((ROOT / "tests" / "c").glob("*.c")))
+    for list_name, prefix in PINNED.items():
+        for index, entry in enumerate(entries(list_name)):
+            if entry.value != index:
+                problems.append(f"lists.h: {entry.symbol} of {list_name} is {entry.value}, its place is {index}")
+            if not re.search(rf"\b{prefix}_{entry.symbol} == {entry.value}\b", pinned):
+                problems.append(f"tests/c: no assertion that {prefix}_{entry.symbol} == {entry.value}")
+    return problems
+
+
+def check() -> list[str]:
+    problems = check_values()
     norms, variants = names("NORMACT_NORM_LIST"), names("NORMACT_ROW_VARIANT_LIST")
-    references = functions("tests/python/reference.py")
-    public = text_of("python/normact/__init__.py")
-    readme = text_of("README.md")
-    bench = "".join(path.read_text() for path in sorted((ROOT / "bench").rglob("*.py")))
+    texts = Texts(
+        public=text_of("python/normact/__init__.py"),
+        readme=text_of("README.md"),
+        bench="".join(path.read_text() for path in sorted((ROOT / "bench").rglob("*.py"))),
+    )
     architecture = text_of("ARCHITECTURE.md")
+    formulas = "".join(path.read_text() for path in sorted((ROOT / "cpp" / "math").glob("activation*.h")))
     for norm in norms:
-        for name in (norm, f"{norm}_backward"):
-            if name not in references:
-                problems.append(f"tests/python/reference.py: no function {name}")
-            if not re.search(rf"\b{name}\b", public):
-                problems.append(f"python/normact/__init__.py: does not export {name}")
-        if not re.search(rf"^\|[^\n]*`{norm}\b", readme, re.MULTILINE):
-            problems.append(f"README.md: no table row with `{norm}`")
-        if not re.search(rf"\b{norm}\b", bench):
-            problems.append(f"bench/: no case of {norm}")
-    slopes = functions("tests/python/reference_activation.py")
-    for activation in names("NORMACT_ACTIVATION_LIST"):
-        for name in (activation, f"{activation}_slope"):
-            if name not in slopes:
-                problems.append(f"tests/python/reference_activation.py: no function {name}")
-        for name in (activation, f"{activation}_backward"):
-            if f'"{name}"' not in public:
-                problems.append(f"python/normact/__init__.py: does not export {name}")
-        if not re.search(rf"^\|[^\n]*`{activation}`", readme, re.MULTILINE):
-            problems.append(f"README.md: no table row with `{activation}`")
+        problems += check_operation(norm, "tests/python/reference.py", (norm, f"{norm}_backward"), texts)
+    for _, _, name, struct in entries("NORMACT_ACTIVATION_LIST"):
+        problems += check_operation(name, "tests/python/reference_activation.py", (name, f"{name}_slope"), texts)
+        if not re.search(rf"^struct {struct}\b", formulas, re.MULTILINE):
+            problems.append(f"cpp/math/activation*.h: no struct {struct} for {name}")
     for path, name, want in (
         ("tests/python/cases.py", "KINDS", norms),
         ("tests/python/cases.py", "ROW_VARIANTS", variants),

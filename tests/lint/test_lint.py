@@ -43,6 +43,12 @@ def test_the_include_rule_sees_imports() -> None:
     assert check_includes.framework_imports(tree) == [(1, "torch", True), (3, "jax", False)]
 
 
+def test_the_list_rule_reads_every_row() -> None:
+    assert check_lists.names("NORMACT_NORM_LIST") == ["layer_norm", "rms_norm"]
+    structs = {entry.name: entry.struct for entry in check_lists.entries("NORMACT_ACTIVATION_LIST")}
+    assert structs["gelu_tanh"] == "GeluTanh"
+
+
 if __name__ == "__main__":
     every = check_sizes.check() + check_includes.check() + check_lists.check()
     print("\n".join(every))
