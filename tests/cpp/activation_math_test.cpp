@@ -15,7 +15,7 @@ using namespace activation_math;
 
 constexpr Scalars kDefaults{1, 1, 20};
 
-/// The largest errors, in ulp of the exact result (2^-24 relative at a power of two). Slopes cross 0 at zero: within 1
+/// The largest errors, in ulp of the exact result. Slopes cross 0 at zero: within 1
 /// of it their error is in units of 2^-24 (2^-53).
 struct Stated {
   const char* name;
@@ -27,24 +27,24 @@ struct Stated {
   double slope_at_nan = NAN;
 };
 
-const double kInf = INFINITY;
+const double kInfinity = INFINITY;
 #define BOTH(kind) #kind, kind<double>, kind<long double>
 const Stated kStated[] = {
-    {BOTH(identity), 0, 0, 0, 0, {-kInf, 1, kInf, 1}, NAN, 0, 1},
-    {BOTH(relu), 0, 0, 0, 0, {0, 0, kInf, 1}, NAN, 0, 1},
+    {BOTH(identity), 0, 0, 0, 0, {-kInfinity, 1, kInfinity, 1}, NAN, 0, 1},
+    {BOTH(relu), 0, 0, 0, 0, {0, 0, kInfinity, 1}, NAN, 0, 1},
     {BOTH(relu6), 0, 0, 0, 0, {0, 0, 6, 0}, NAN, 0, 0},
-    {BOTH(squared_relu), 0.5, 0, 0.5, 0, {0, 0, kInf, kInf}},
-    {BOTH(leaky_relu), 0.5, 0, 0.5, 0, {-kInf, 1, kInf, 1}, NAN, 0, 1},
-    {BOTH(elu), 2.5, 1.5, 2.5, 1.5, {-1, 0, kInf, 1}},
-    {BOTH(gelu), 6, 4, 6, 3.5, {0, 0, kInf, 1}, -0.7517916, 3},
-    {BOTH(gelu_tanh), 3.5, 7, 3, 6, {0, 0, kInf, 1}, -0.7524614, 2},
-    {BOTH(quick_gelu), 3.5, 6.5, 3, 5.5, {0, 0, kInf, 1}, -0.7511, 2},
-    {BOTH(silu), 3.5, 6, 3.5, 5.5, {0, 0, kInf, 1}, -1.2784645, 1.5},
+    {BOTH(squared_relu), 0.5, 0, 0.5, 0, {0, 0, kInfinity, kInfinity}},
+    {BOTH(leaky_relu), 0.5, 0, 0.5, 0, {-kInfinity, 1, kInfinity, 1}, NAN, 0, 1},
+    {BOTH(elu), 2.5, 1.5, 2.5, 1.5, {-1, 0, kInfinity, 1}},
+    {BOTH(gelu), 6, 4, 6, 3.5, {0, 0, kInfinity, 1}, -0.7517916, 3},
+    {BOTH(gelu_tanh), 3.5, 7, 3, 6, {0, 0, kInfinity, 1}, -0.7524614, 2},
+    {BOTH(quick_gelu), 3.5, 6.5, 3, 5.5, {0, 0, kInfinity, 1}, -0.7511, 2},
+    {BOTH(silu), 3.5, 6, 3.5, 5.5, {0, 0, kInfinity, 1}, -1.2784645, 1.5},
     {BOTH(sigmoid), 3, 4.5, 3, 4, {0, 0, 1, 0}},
     {BOTH(tanh), 3.5, 5.5, 3.5, 5, {-1, 0, 1, 0}},
-    {BOTH(softplus), 4, 3, 3.5, 3, {0, 0, kInf, 1}},
-    {BOTH(mish), 4, 8, 4, 7, {0, 0, kInf, 1}, -1.1924, 2},
-    {BOTH(hardswish), 2.5, 1.5, 2.5, 1.5, {0, 0, kInf, 1}, -1.5, 1},
+    {BOTH(softplus), 4, 3, 3.5, 3, {0, 0, kInfinity, 1}},
+    {BOTH(mish), 4, 8, 4, 7, {0, 0, kInfinity, 1}, -1.1924, 2},
+    {BOTH(hardswish), 2.5, 1.5, 2.5, 1.5, {0, 0, kInfinity, 1}, -1.5, 1},
     {BOTH(hardsigmoid), 1.5, 0.5, 1.5, 0.5, {0, 0, 1, 0}, NAN, 0, 0},
 };
 
@@ -103,10 +103,10 @@ struct Worst {
     }
     // What is a product with a flushed subnormal, and what overflows.
     if (!absolute && std::fabs(input) > 1 && std::fabs(expected) < std::ldexp(R(1), least + 14)) {
-      size = difference < std::ldexp(R(1), least + 8) ? 0 : kInf;
+      size = difference < std::ldexp(R(1), least + 8) ? 0 : kInfinity;
     }
-    if (std::isinf(found)) size = std::fabs(expected) >= std::ldexp(R(1), 2 - least) * (1 - R(1e-7)) ? 0 : kInf;
-    if (std::isnan(found)) size = kInf;
+    if (std::isinf(found)) size = std::fabs(expected) >= std::ldexp(R(1), 2 - least) * (1 - R(1e-7)) ? 0 : kInfinity;
+    if (std::isnan(found)) size = kInfinity;
     if (size > error) *this = {size, input};
   }
 };
@@ -251,7 +251,7 @@ TEST(gates_are_bounded) {
   }
   const std::vector<float> dy(gate.size(), 0.75f);
   for (const auto& [isa, table] : tables()) {
-    for (double limit : {7.0, kInf}) {
+    for (double limit : {7.0, kInfinity}) {
       std::vector<float> y(gate.size()), dgate(gate.size()), dup(gate.size());
       table.gate(gate.data(), up.data(), dy.data(), y.data(), dgate.data(), dup.data(),
                  static_cast<int64_t>(gate.size()), limit, 1);
