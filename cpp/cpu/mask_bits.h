@@ -64,13 +64,4 @@ NORMACT_SIMD uint32_t read_bits(const uint8_t* mask, int64_t first, int count) {
   return bits >> shift;
 }
 
-template <class T>
-NORMACT_SIMD int lane_count(All) {
-  return kLanes<T>;
-}
-template <class T>
-NORMACT_SIMD int lane_count(First lanes) {
-  return lanes.count;
-}
-
 }  // namespace normact::cpu::NORMACT_ISA

@@ -50,15 +50,14 @@ PieceRule piece_rule(const PointwiseProblem& p, std::initializer_list<const View
     plain = plain && is_plain(p, *bias);
   }
   if (sums) plain = plain && geometry.bias_dim == geometry.ndim - 1;
-  if (flat && !biased) return {false, kUnlimited, 0, false};
+  if (flat && !biased) return {false, kUnlimited, 0};
   const bool whole_bytes = !writes_mask || last % 8 == 0;
   if (flat && geometry.bias_dim == geometry.ndim - 1 && 8 * last <= size) {
     const int64_t period = size / (8 * last) * (8 * last);
-    return {false, period, period, false};
+    return {false, period, period};
   }
-  if (whole_bytes && last >= (flat ? kMinRun : kMinGatherRun))
-    return {true, direct && plain ? kUnlimited : size, 0, false};
-  return {false, size, 0, false};
+  if (whole_bytes && last >= (flat ? kMinRun : kMinGatherRun)) return {true, direct && plain ? kUnlimited : size, 0};
+  return {false, size, 0};
 }
 
 PieceRule piece_rule(const PointwiseForward& p) {

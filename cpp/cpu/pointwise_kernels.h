@@ -25,7 +25,6 @@ struct PieceRule {
   bool runs;       // at the end of the innermost dimension too: a piece has one stride in every operand
   int64_t limit;   // after this many elements
   int64_t period;  // > 0: = limit, a multiple of the bias's length; all pieces see the bias alike
-  bool far;        // operands come from memory, not from a cache
 };
 
 /// The index space as biases see it: outer * channels * inner elements.

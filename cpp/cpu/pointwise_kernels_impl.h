@@ -18,30 +18,13 @@ struct Buffer {
   alignas(64) E data[kPiece<T>];
 };
 
-/// gate and up of an interleaved tensor: one pass over their memory.
-template <class T>
-class Inputs {
- public:
-  NORMACT_SIMD Inputs(const PointwiseProblem& p, const PieceRule& rule, const View& x, const View& up, T* x_buffer,
-                      T* up_buffer)
-      : x_(p.geometry, rule, x, x_buffer), up_(p.geometry, rule, up, up_buffer) {}
-
-  NORMACT_SIMD void read(const Position& at, Block<T>& block) const {
-    block.x = x_.read(at, block.count);
-    block.up = up_.read(at, block.count);
-  }
-
- private:
-  Pieces<T> x_, up_;
-};
-
 template <class T>
 void forward(const PointwiseForward& p, const PieceRule& rule, Range elements) {
   using N = Accumulator<T>;
   Buffer<T, T> x_buffer, up_buffer, y_buffer;
   Buffer<N, T> bias_buffer, up_bias_buffer;
   const BiasSpace space = bias_space(p.geometry);
-  const Inputs<T> inputs(p, rule, p.x, p.up, x_buffer.data, up_buffer.data);
+  const PiecesOfTwo<T> inputs(p.geometry, rule, p.x, p.up, x_buffer.data, up_buffer.data);
   const Pieces<T> y(p.geometry, rule, p.y, y_buffer.data);
   Biases<T> bias(p, rule, space, p.bias, bias_buffer.data), up_bias(p, rule, space, p.up_bias, up_bias_buffer.data);
   const BlockKernel<T> kernel = block_of<T>(p);
@@ -49,13 +32,13 @@ void forward(const PointwiseForward& p, const PieceRule& rule, Range elements) {
   for_pieces(p.geometry, rule, elements, [&](const Position& at, int64_t begin, int64_t count) {
     Block<T> block{};
     block.count = count;
-    inputs.read(at, block);
+    inputs.read(at, count, block.x, block.up);
     block.bias = bias.read(begin, count);
     block.up_bias = up_bias.read(begin, count);
     block.out = y.target(at);
     block.mask_bit = begin;
     if (p.mask) mask_block(block, p.mask);  // first: y may be x
-    kernel(block, scalars);
+    run_block(kernel, block, scalars);
     y.write(at, count);
   });
 }
@@ -70,9 +53,8 @@ class Backward {
       : p_(p),
         rule_(rule),
         dy_(p.geometry, rule, p.dy, dy_buffer_.data),
-        inputs_(p, rule, p.y.data ? p.y : p.x, p.up, x_buffer_.data, up_buffer_.data),
-        dx_(p.geometry, rule, p.dx, dx_buffer_.data),
-        dup_(p.geometry, rule, p.dup, dup_buffer_.data),
+        inputs_(p.geometry, rule, p.y.data ? p.y : p.x, p.up, x_buffer_.data, up_buffer_.data),
+        outputs_(p.geometry, rule, p.dx, p.dup, dx_buffer_.data, dup_buffer_.data),
         bias_(p, rule, space, p.bias, bias_buffer_.data),
         up_bias_(p, rule, space, p.up_bias, up_bias_buffer_.data),
         kernel_(block_of<T>(p)),
@@ -82,23 +64,21 @@ class Backward {
     for_pieces(p_.geometry, rule_, elements, [&](const Position& at, int64_t begin, int64_t count) {
       Block<T> block{};
       block.count = count;
-      inputs_.read(at, block);
+      inputs_.read(at, count, block.x, block.up);
       block.dy = dy_.read(at, count);
       if (!p_.y.data && !p_.mask) {  // else the values of biases are not looked at
         block.bias = bias_.read(begin, count);
         block.up_bias = up_bias_.read(begin, count);
       }
-      block.out = dx_.target(at);
-      block.up_out = dup_.target(at);
+      outputs_.target(at, block.out, block.up_out);
       block.mask = p_.mask;
       block.mask_bit = begin;
       if (sums) {
         block.sums = sums->target(begin, count);
         block.up_sums = up_sums->target(begin, count);
       }
-      kernel_(block, scalars_);
-      dx_.write(at, count);
-      dup_.write(at, count);
+      run_block(kernel_, block, scalars_);
+      outputs_.write(at, count);
       if (sums) {
         sums->add(begin, count);
         up_sums->add(begin, count);
@@ -112,8 +92,7 @@ class Backward {
   Buffer<T, T> dy_buffer_, x_buffer_, up_buffer_, dx_buffer_, dup_buffer_;
   Buffer<N, T> bias_buffer_, up_bias_buffer_;
   Pieces<T> dy_;
-  Inputs<T> inputs_;
-  Pieces<T> dx_, dup_;
+  PiecesOfTwo<T> inputs_, outputs_;
   Biases<T> bias_, up_bias_;
   BlockKernel<T> kernel_;
   BlockScalars<T> scalars_;

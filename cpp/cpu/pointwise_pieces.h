@@ -4,6 +4,7 @@
 
 #include "cpu/pointwise_kernels.h"
 #include "cpu/simd_element.h"
+#include "cpu/simd_interleave.h"
 
 namespace normact::cpu::NORMACT_ISA {
 
@@ -130,9 +131,9 @@ class Pieces {
     return buffer_;
   }
   /// The same for writing; write() then puts it in place.
-  NORMACT_SIMD T* target(const Position& at) const { return direct_ && base_ ? base_ + at.offset(stride_) : buffer_; }
+  NORMACT_SIMD T* target(const Position& at) const { return direct_ ? base_ + at.offset(stride_) : buffer_; }
   NORMACT_SIMD void write(const Position& at, int64_t count) const {
-    if (!direct_ && base_) scatter<T>(buffer_, stride_, last_, at, count, base_);
+    if (!direct_) scatter<T>(buffer_, stride_, last_, at, count, base_);
   }
 
  private:
@@ -141,6 +142,50 @@ class Pieces {
   int last_;
   bool direct_;
   T* buffer_;
+};
+
+/// Two tensors, or one and none. If they lie in turn in one memory, that is gone through once for both.
+template <class T>
+class PiecesOfTwo {
+ public:
+  NORMACT_SIMD PiecesOfTwo(const PointwiseGeometry& geometry, const PieceRule& rule, const View& first,
+                           const View& second, T* first_buffer, T* second_buffer)
+      : first_(geometry, rule, first, first_buffer),
+        second_(geometry, rule, second, second_buffer),
+        base_(static_cast<T*>(first.data)),
+        stride_(first.stride),
+        first_buffer_(first_buffer),
+        second_buffer_(second_buffer),
+        in_turn_(rule.runs && base_ && second.data == base_ + 1 && first.stride[geometry.ndim - 1] == 2) {
+    for (int d = 0; d < geometry.ndim; ++d) in_turn_ = in_turn_ && first.stride[d] == second.stride[d];
+  }
+
+  NORMACT_SIMD void read(const Position& at, int64_t count, const T*& first, const T*& second) const {
+    if (!in_turn_) {
+      first = first_.read(at, count);
+      second = second_.read(at, count);
+      return;
+    }
+    deinterleave<T>(base_ + at.offset(stride_), count, first_buffer_, second_buffer_);
+    first = first_buffer_;
+    second = second_buffer_;
+  }
+  NORMACT_SIMD void target(const Position& at, T*& first, T*& second) const {
+    first = first_.target(at);
+    second = second_ ? second_.target(at) : nullptr;
+  }
+  NORMACT_SIMD void write(const Position& at, int64_t count) const {
+    if (in_turn_) return interleave<T>(first_buffer_, second_buffer_, count, base_ + at.offset(stride_));
+    first_.write(at, count);
+    if (second_) second_.write(at, count);
+  }
+
+ private:
+  Pieces<T> first_, second_;
+  T* base_;
+  const int64_t* stride_;
+  T *first_buffer_, *second_buffer_;
+  bool in_turn_;
 };
 
 /// visit(position, first element, count) for each piece of a range.
