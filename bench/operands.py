@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bench.cases import Case
-from bench.formulas import composed
+from bench.formulas import reference
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 ROUNDOFF = {"fp64": 2.0**-53, "fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}  # of one rounding to nearest
@@ -141,7 +141,7 @@ def _expectations(case: Case, operands: Operands) -> Iterator[tuple[str, slice, 
         if getattr(operands, name) is not None
     }
     sums = {f"d{name}": torch.zeros_like(parameter) for name, parameter in parameters.items()}
-    forward, (y_terms, dx_terms) = composed(case), TERMS[case.family]
+    forward, (y_terms, dx_terms) = reference(case), TERMS[case.family]
     for part in _slices(case):
         x = operands.x[part]
         if operands.residual is not None:
