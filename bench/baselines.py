@@ -14,13 +14,11 @@ from types import ModuleType
 
 import torch
 import torch._functorch.config as functorch_config
-from torch.nn import functional
 
 from bench.cases import Case
 from bench.contest import Build, MissingError, Run
+from bench.formulas import ACTIVATIONS, BACKWARDS, Forward, composed
 from bench.operands import Operands, Outputs
-
-Forward = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]  # (x, residual, weight, bias) -> (y, sum)
 
 
 def require(module: str) -> ModuleType:
@@ -45,17 +43,16 @@ def _autograd_run(forward: Forward, o: Operands) -> Run:
     With a residual, x of the operands is already the sum, so it goes in as x + 0. Only the gradient of x is asked for,
     as that of the residual is the same tensor.
     """
-    x, weight = o.x.detach().requires_grad_(), o.weight.detach().requires_grad_()
-    bias = None if o.bias is None else o.bias.detach().requires_grad_()
-    inputs = [x, weight] if bias is None else [x, weight, bias]
+    named = {"x": o.x, "weight": o.weight, "bias": o.bias}
+    inputs = {name: t.detach().requires_grad_() for name, t in named.items() if t is not None}
     zero = None if o.dresidual is None else torch.zeros_like(o.x)
     with torch.enable_grad():
-        y, total = forward(x, zero, weight, bias)
+        y, total = forward(inputs["x"], zero, inputs.get("weight"), inputs.get("bias"))
     heads, gradients = ([y], [o.dy]) if total is None else ([y, total], [o.dy, o.dresidual])
 
     def run() -> Outputs:
-        found = torch.autograd.grad(heads, inputs, gradients, retain_graph=True)
-        return dict(zip(("dx", "dweight", "dbias"), found, strict=False))
+        found = torch.autograd.grad(heads, list(inputs.values()), gradients, retain_graph=True)
+        return {f"d{name}": gradient for name, gradient in zip(inputs, found, strict=True)}
 
     return run
 
@@ -67,23 +64,18 @@ def _run(forward: Forward, case: Case, o: Operands) -> Run:
 # ---- PyTorch --------------------------------------------------------------------------------------------------------
 
 
-def _torch_forward(case: Case) -> Forward:
-    shape, eps = (case.cols,), case.eps
-
-    def forward(x, residual, weight, bias):
-        total = None if residual is None else x + residual
-        s = x if total is None else total
-        if case.kind == "layer_norm":
-            return functional.layer_norm(s, shape, weight, bias, eps), total
-        return functional.rms_norm(s, shape, weight, eps), total
-
-    return forward
-
-
 def torch_eager(case: Case, o: Operands) -> Run:
     if case.kind == "layer_norm" and case.direction == "backward":
         return _torch_layer_norm_backward(case, o)
-    return _run(_torch_forward(case), case, o)
+    if case.family == "pointwise" and case.direction == "backward" and case.kind in BACKWARDS:
+        return _torch_activation_backward(case, o)
+    return _run(composed(case), case, o)
+
+
+def _torch_activation_backward(case: Case, o: Operands) -> Run:
+    """The operator that autograd would call, without autograd's own time."""
+    backward, y = BACKWARDS[case.kind], ACTIVATIONS[case.kind](o.x)
+    return lambda: {"dx": backward(o.dy, o.x, y)}
 
 
 def _torch_layer_norm_backward(case: Case, o: Operands) -> Run:
@@ -111,7 +103,7 @@ def torch_compiled(case: Case, o: Operands) -> Run:
         _compiled.clear()
         torch._dynamo.reset()  # no recompilation limit, no dynamic shapes learned from the last case
         functorch_config.donated_buffer = False  # a backward is replayed, so it keeps what it reads
-        _compiled[case] = torch.compile(_torch_forward(case), dynamic=False)
+        _compiled[case] = torch.compile(composed(case), dynamic=False)
     return _run(_compiled[case], case, o)
 
 
@@ -125,6 +117,8 @@ def liger(case: Case, o: Operands) -> Run:
         return _liger_rms_norm(case, o, require("liger_kernel.ops.rms_norm"))
     if case.op == "add_rms_norm":
         return _liger_add_rms_norm(case, o, require("liger_kernel.ops.fused_add_rms_norm"))
+    if case.family != "norm":
+        raise MissingError(f"no benchmark of {case.op} calls Liger-Kernel")
     raise MissingError(f"Liger-Kernel has no {case.op}")
 
 
@@ -169,6 +163,8 @@ def _liger_add_rms_norm(case: Case, o: Operands, ops: ModuleType) -> Run:
 
 
 def quack(case: Case, o: Operands) -> Run:
+    if case.family != "norm":
+        raise MissingError(f"no benchmark of {case.op} calls QuACK")
     ops = require("quack.rmsnorm")
     if case.op == "add_layer_norm":
         raise MissingError("QuACK has no add_layer_norm")
@@ -201,31 +197,70 @@ def apex(case: Case, o: Operands) -> Run:
 
 def jax_jit(case: Case, o: Operands) -> Run:
     jax = require("jax")
-    jnp, from_dlpack = jax.numpy, jax.dlpack.from_dlpack
     if o.x.device.type == "cuda":
         raise MissingError("JAX is measured on the CPU only")
+    forward = _jax_norm(case, jax) if case.family == "norm" else _jax_activation(case, jax)
+    given = {"x": o.x, "weight": o.weight, "bias": o.bias}
+    given = {name: jax.dlpack.from_dlpack(t) for name, t in given.items() if t is not None}
+    if case.direction == "forward":
+        function, arrays = jax.jit(forward), given
+        if o.residual is not None:
+            arrays = arrays | {"residual": jax.dlpack.from_dlpack(o.residual)}
+        return lambda: dict(zip(("y", "residual"), jax.block_until_ready(function(**arrays)), strict=False))
+    dy, dresidual = (None if t is None else jax.dlpack.from_dlpack(t) for t in (o.dy, o.dresidual))
 
-    def norm(x, residual, weight, bias):
+    def gradients(dy, dresidual, given):
+        _, pull = jax.vjp(lambda given: forward(**given)[0], given)
+        (found,) = pull(dy)
+        return found if dresidual is None else found | {"x": found["x"] + dresidual}
+
+    function = jax.jit(gradients)
+
+    def run() -> Outputs:
+        found = jax.block_until_ready(function(dy, dresidual, given))
+        return {f"d{name}": gradient for name, gradient in found.items()}
+
+    return run
+
+
+def _jax_norm(case: Case, jax: ModuleType) -> Callable[..., tuple]:
+    jnp = jax.numpy
+
+    def norm(x, weight, bias=None, residual=None):
         s = x if residual is None else x + residual
         s32 = s.astype(jnp.float32)
         mean = s32.mean(-1, keepdims=True) if case.kind == "layer_norm" else 0.0
         rstd = jax.lax.rsqrt(jnp.square(s32 - mean).mean(-1, keepdims=True) + case.eps)
         y = (s32 - mean) * rstd * weight.astype(jnp.float32)
-        return (y if bias is None else y + bias.astype(jnp.float32)).astype(x.dtype), s
+        y = (y if bias is None else y + bias.astype(jnp.float32)).astype(x.dtype)
+        return (y,) if residual is None else (y, s)
 
-    def gradients(dy, dresidual, x, weight, bias):
-        inputs = (x, weight) if bias is None else (x, weight, bias)
-        _, pull = jax.vjp(lambda x, w, b=None: norm(x, None, w, b)[0], *inputs)
-        dx, *rest = pull(dy)
-        return (dx if dresidual is None else dx + dresidual, *rest)
+    return norm
 
-    tensors = [o.x, o.residual, o.weight, o.bias] if o.dy is None else [o.dy, o.dresidual, o.x, o.weight, o.bias]
-    arrays = [None if t is None else from_dlpack(t) for t in tensors]
-    function = jax.jit(norm if o.dy is None else gradients)
-    names = ("y", "residual") if o.dy is None else ("dx", "dweight", "dbias")
-    if o.dy is None and o.residual is None:
-        function = jax.jit(lambda *a: norm(*a)[:1])
-    return lambda: dict(zip(names, jax.block_until_ready(function(*arrays)), strict=False))
+
+def _jax_activation(case: Case, jax: ModuleType) -> Callable[..., tuple]:
+    nn, jnp = jax.nn, jax.numpy
+    own = {
+        "identity": jnp.copy,
+        "squared_relu": lambda x: jnp.square(nn.relu(x)),
+        "gelu": lambda x: nn.gelu(x, approximate=False),
+        "gelu_tanh": lambda x: nn.gelu(x, approximate=True),
+        "quick_gelu": lambda x: x * nn.sigmoid(1.702 * x),
+        "tanh": jnp.tanh,
+        "hardswish": nn.hard_swish,
+        "hardsigmoid": nn.hard_sigmoid,
+    }
+    kind, layout = case.operation.activation, case.operation.layout
+    act = own[kind] if kind in own else getattr(nn, kind)
+    trailing = (1,) * (len(case.shape) - 1 - case.axis % len(case.shape))
+
+    def activation(x, bias=None):
+        if layout:
+            gate, up = jnp.split(x, 2, -1) if layout == "split" else (x[..., 0::2], x[..., 1::2])
+            return (act(gate) * up,)
+        return (act(x if bias is None else x + bias.reshape(-1, *trailing)),)
+
+    return activation
 
 
 def onednn(case: Case, o: Operands) -> Run:

@@ -3,82 +3,113 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from bench.operations import BIASED, GATES, KINDS, OPERATIONS, Operation, Traffic
 
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
 MIB = 1 << 20
 LARGE = 64 * MIB  # a tensor of this size or more is judged by the roofline targets
 
-OPS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
+OPS = tuple(OPERATIONS)
 DIRECTIONS = ("forward", "backward")
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """One operation on a rows x cols matrix, normalised over the columns, with weight (and bias for layer norms)."""
+    """One operation on y of this shape: norms over the last axis, biases along the last one or, of images, axis 1."""
 
     op: str
     direction: str
     dtype: str
-    rows: int
-    cols: int
+    shape: Shape
 
     def __post_init__(self) -> None:
         assert self.op in OPS and self.direction in DIRECTIONS and self.dtype in ITEM_BYTES
-        assert self.rows > 0 and self.cols > 0
+        assert len(self.shape) >= 2 and min(self.shape) > 0
+
+    @property
+    def shape_text(self) -> str:
+        return "x".join(map(str, self.shape))
 
     @property
     def name(self) -> str:
-        return f"{self.op}/{self.direction}/{self.dtype}/{self.rows}x{self.cols}"
+        return f"{self.op}/{self.direction}/{self.dtype}/{self.shape_text}"
+
+    @property
+    def operation(self) -> Operation:
+        return OPERATIONS[self.op]
+
+    @property
+    def family(self) -> str:
+        return self.operation.family
 
     @property
     def kind(self) -> str:
-        """The norm without its residual: layer_norm or rms_norm."""
-        return self.op.removeprefix("add_")
+        """The function of normact: of a norm without its residual, of an activation without its bias."""
+        return self.operation.function
 
     @property
     def residual(self) -> bool:
-        return self.op.startswith("add_")
+        return self.operation.residual
 
     @property
     def bias(self) -> bool:
-        return self.kind == "layer_norm"
+        return self.operation.bias
 
     @property
     def eps(self) -> float:
         return 1e-5 if self.kind == "layer_norm" else 1e-6
 
     @property
-    def tensor_bytes(self) -> int:
-        return self.rows * self.cols * ITEM_BYTES[self.dtype]
+    def rows(self) -> int:
+        return math.prod(self.shape[:-1])
 
     @property
-    def passes(self) -> int:
-        """How often a tensor of x's size must cross the memory bus.
+    def cols(self) -> int:
+        return self.shape[-1]
 
-        forward: x in, y out; with a residual also residual in, sum out. backward: dy, x in, dx out; with a residual
-        also the gradient that reached the sum.
-        """
-        if self.residual:
-            return 4
-        return 2 if self.direction == "forward" else 3
+    @property
+    def axis(self) -> int:
+        """The axis of the parameters: that of the channels in NCHW, else the last."""
+        return 1 if len(self.shape) == 4 else -1
+
+    @property
+    def input_shape(self) -> Shape:
+        """Of x, which holds gate and up of a gated activation."""
+        return (*self.shape[:-1], 2 * self.cols) if self.operation.layout else self.shape
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Of y."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+    @property
+    def traffic(self) -> Traffic:
+        """How many tensors of y's size must be read, and how many written."""
+        return self.operation.forward if self.direction == "forward" else self.operation.backward
 
     @property
     def compulsory_bytes(self) -> int:
         """Tensor passes, plus the parameters (or their gradients as well) and the statistics, each moved once.
 
-        Every forward is the training form, which writes the statistics that its backward reads.
+        Every forward of a norm is the training form, which writes the statistics that its backward reads.
         """
-        parameters = (2 if self.bias else 1) * self.cols * ITEM_BYTES[self.dtype]
-        statistics = (2 if self.kind == "layer_norm" else 1) * self.rows * (8 if self.dtype == "fp64" else 4)
-        if self.direction == "backward":  # reads the weight, writes the gradients of weight and bias
-            parameters += self.cols * ITEM_BYTES[self.dtype]
-        return self.passes * self.tensor_bytes + parameters + statistics
+        op, backward = self.operation, self.direction == "backward"
+        given = op.weight + op.bias
+        moved = given + (given > 0) * backward  # a backward reads the first and writes the gradients of all
+        parameters = moved * self.shape[self.axis] * ITEM_BYTES[self.dtype]
+        statistics = op.statistics * self.rows * (8 if self.dtype == "fp64" else 4)
+        return sum(self.traffic) * self.tensor_bytes + parameters + statistics
 
     @property
     def band(self) -> str:
-        """The class of column counts that a target speaks of."""
+        """The class of column counts that a target speaks of; what has no rows has none."""
+        if self.family != "norm":
+            return "any"
         if self.cols % 2:
             return "odd"
         return "narrow" if self.cols <= 256 else "wide" if self.cols <= 16384 else "huge"
@@ -86,8 +117,7 @@ class Case:
     @classmethod
     def parse(cls, name: str) -> Case:
         op, direction, dtype, shape = name.split("/")
-        rows, cols = shape.split("x")
-        return cls(op, direction, dtype, int(rows), int(cols))
+        return cls(op, direction, dtype, tuple(map(int, shape.split("x"))))
 
 
 # Column counts and the models that have them.
@@ -122,11 +152,11 @@ def rows_for(cols: int, dtype: str, at_least: int) -> int:
     return rows
 
 
-def each(ops: Iterable[str], dtypes: Iterable[str], shapes: Iterable[tuple[int, int]]) -> list[Case]:
+def each(ops: Iterable[str], dtypes: Iterable[str], shapes: Iterable[Shape]) -> list[Case]:
     return [
-        Case(op, direction, dtype, rows, cols)
+        Case(op, direction, dtype, shape)
         for dtype in dtypes
-        for rows, cols in shapes
+        for shape in shapes
         for op in ops
         for direction in DIRECTIONS
     ]
@@ -163,6 +193,50 @@ def grid() -> list[Case]:
     return [case for case in cases if case.tensor_bytes <= 1024 * MIB]
 
 
+# ---- Activations: [tokens, width of the MLP] of models ----
+
+TYPES = ("bf16", "fp32")
+HIDDEN = {
+    (16384, 3072): "BERT, GPT-2: 32 x 512 tokens",
+    (8192, 4096): "BERT-large: 16 x 512",
+    (16384, 4096): "ViT-L without class token: 64 x 256",
+    (8192, 16384): "GPT-J",
+    (197 * 128, 3072): "ViT-B: 128 images",
+}
+STAGES = ((64, 256, 56, 56), (64, 512, 28, 28), (64, 1024, 14, 14), (64, 2048, 7, 7))  # ResNet-50, NCHW
+GATE_WIDTHS = {5504: "Llama 1B", 11008: "Llama 7B", 14336: "Llama 8B", 28672: "Llama 70B"}
+
+
+def activations() -> list[Case]:
+    """Every kind on a tensor of 64 MiB and one of 256 MiB."""
+    sizes = ((4096, LARGE), (16384, 4 * LARGE))
+    return [
+        case for dtype in TYPES for case in each(KINDS, (dtype,), [(rows_for(n, dtype, size), n) for n, size in sizes])
+    ]
+
+
+def biased() -> list[Case]:
+    """bias_gelu on all shapes, its like on a narrow and a wide one; the bias of channels with relu."""
+    few = [(16384, 3072), (8192, 16384)]
+    others = [op for op in BIASED if op not in ("bias_gelu", "bias_relu")]
+    return each(("bias_gelu",), TYPES, HIDDEN) + each(others, TYPES, few) + each(("bias_relu",), TYPES, STAGES)
+
+
+def gated() -> list[Case]:
+    """The fewest tokens, in powers of two, that make y LARGE."""
+    shapes = {dtype: [(rows_for(n, dtype, LARGE), n) for n in GATE_WIDTHS] for dtype in TYPES}
+    split = [case for dtype in TYPES for case in each(("swiglu", "geglu"), (dtype,), shapes[dtype])]
+    return split + [case for dtype in TYPES for case in each(("swiglu_interleaved",), (dtype,), shapes[dtype][2:3])]
+
+
+FEW = ("relu", "gelu", "gelu_tanh", "silu", "bias_gelu", "swiglu")
+SMALL_ACTIVATIONS = [(1, 4096), (128, 1024), (197, 3072), (1024, 4096)]
+CPU_ACTIVATIONS = [(128, 1024), (4096, 4096)]  # in cache, in memory
+SMOKE_ACTIVATIONS = ("gelu", "hardswish", "bias_silu", *GATES)
+
+
+# ---- Groups ----
+
 SMALL_SHAPES = [(1, 4096), (8, 4096), (128, 128), (128, 1024), (128, 8192), (8192, 128), (4096, 768), (16 * 1024, 256)]
 CPU_SHAPES = [(128, 128), (128, 1024), (512, 768), (512, 1000), (511, 257), (1024, 1001)]
 CPU_SHAPES += [(16384, 256), (4096, 768), (2048, 4096)]
@@ -176,6 +250,14 @@ GROUPS = {
     "peers": peers,
     "cpu": lambda: each(PLAIN, ("fp32", "bf16"), CPU_SHAPES) + each(FUSED, ("fp32",), [(128, 1024), (4096, 768)]),
     "grid": grid,
+    "activations": activations,
+    "bias": biased,
+    "gated": gated,
+    "small_activations": lambda: each(FEW, TYPES, SMALL_ACTIVATIONS),
+    "cpu_activations": lambda: each((*KINDS, *BIASED, *GATES), ("fp32", "bf16"), CPU_ACTIVATIONS),
+    "smoke_activations": lambda: (
+        each(SMOKE_ACTIVATIONS, TYPES, [(128, 1024)]) + each(("bias_relu",), TYPES, [(2, 16, 28, 28)])
+    ),
 }
 
 

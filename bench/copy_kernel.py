@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A copy kernel: one 16-byte load and store a thread, each block 4 KiB. Imported only where Triton is installed."""
+"""Copy kernels: one 16-byte load and store a thread and tensor, each block 4 KiB. Imported only where Triton is."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -11,13 +13,23 @@ BLOCK = 1024  # int32 elements: 256 threads of 16 bytes
 
 
 @triton.jit
-def _copy(source, target, count, BLOCK: tl.constexpr):  # noqa: N803
+def _stream(a, b, c, y, z, count, READS: tl.constexpr, WRITES: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
-    tl.store(target + index, tl.load(source + index, mask=inside), mask=inside)
+    value = tl.load(a + index, mask=inside)
+    if READS > 1:
+        value = value ^ tl.load(b + index, mask=inside)
+    if READS > 2:
+        value = value ^ tl.load(c + index, mask=inside)
+    tl.store(y + index, value, mask=inside)
+    if WRITES > 1:
+        tl.store(z + index, value, mask=inside)
 
 
-def copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copies a tensor of int32."""
-    count = source.numel()
-    _copy[(triton.cdiv(count, BLOCK),)](source, target, count, BLOCK=BLOCK, num_warps=8)  # pyright: ignore[reportIndexIssue]
+def stream(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Writes the exclusive or of up to three tensors of int32 into one or two: a copy of one is a copy."""
+    reads, writes, count = len(sources), len(targets), sources[0].numel()
+    a, b, c = (*sources, *sources[:1] * (3 - reads))
+    y, z = (*targets, *targets[:1] * (2 - writes))
+    grid = (triton.cdiv(count, BLOCK),)
+    _stream[grid](a, b, c, y, z, count, READS=reads, WRITES=writes, BLOCK=BLOCK, num_warps=8)  # pyright: ignore[reportIndexIssue]

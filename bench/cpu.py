@@ -99,8 +99,8 @@ def measure(case: Case, rivals: Sequence[str], threads: int, processors: int) ->
 def line_of(case: Case, record: dict) -> str:
     """The case in one line: microseconds with preallocated and with fresh outputs, and how much longer rivals take."""
     found = record["contestants"]
-    shape, fresh = f"{case.rows}x{case.cols}", found["normact-fresh"]["us"]
-    text = f"{case.op:<14} {case.direction:<8} {case.dtype} {shape:>11} {record['threads']:>2} threads"
+    shape, fresh = case.shape_text, found["normact-fresh"]["us"]
+    text = f"{case.op:<18} {case.direction:<8} {case.dtype} {shape:>11} {record['threads']:>2} threads"
     text += f" {found['normact']['us']:9.2f} us, fresh {fresh:9.2f} us +-{found['normact-fresh']['spread']:.0%}"
     for name, their in found.items():
         if not name.startswith("normact"):

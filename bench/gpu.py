@@ -12,7 +12,7 @@ from bench import ours, records
 from bench.baselines import RIVALS
 from bench.cases import Case
 from bench.contest import admit, reason
-from bench.copies import CopyCurve, measure_copies
+from bench.copies import CopyCurve, measure_copies, measure_mixes
 from bench.operands import Operands, WrongResultError, check, make_operands
 from bench.progress import Budget, finish, say
 from bench.timing import GraphTimer, gpu_samples, rotation, warm_up_gpu
@@ -34,9 +34,12 @@ def run(options: argparse.Namespace, budget: Budget) -> int:
         recorder.write("copy", {"points": curve.points})
         for line in curve.lines():
             say(line)
+        mixes = measure_mixes(int(facts["l2_bytes"]), {case.traffic for case in options.cases})
+        for traffic, mix in mixes.items():
+            recorder.write("copy", {"traffic": traffic, "points": mix.points})
         for case in budget.within(options.cases):
             try:
-                record = measure(case, options.rivals, curve, int(facts["l2_bytes"]))
+                record = measure(case, options.rivals, curve, int(facts["l2_bytes"]), mixes.get(case.traffic))
             except (WrongResultError, NotImplementedError) as error:  # of normact: no number, and the run fails
                 say(f"{case.name}: {error}")
                 wrong += 1
@@ -52,8 +55,11 @@ def run(options: argparse.Namespace, budget: Budget) -> int:
     return 1 if wrong else 0
 
 
-def measure(case: Case, rivals: Sequence[str], curve: CopyCurve, l2_bytes: int) -> dict:
-    """One record. A rival that is missing is named with the reason in place of its numbers."""
+def measure(case: Case, rivals: Sequence[str], curve: CopyCurve, l2_bytes: int, mix: CopyCurve | None = None) -> dict:
+    """One record. A rival that is missing is named with the reason in place of its numbers.
+
+    mix: the curve of copies that read and write in the case's proportion, for R_mix.
+    """
     sets = [make_operands(case, "cuda") for _ in range(rotation(case.compulsory_bytes, l2_bytes))]
     timers = {"normact": _our_timer(case, sets)}
     contestants: dict[str, dict] = {}
@@ -74,6 +80,7 @@ def measure(case: Case, rivals: Sequence[str], curve: CopyCurve, l2_bytes: int) 
         "bytes": case.compulsory_bytes,
         "sets": len(sets),
         "R": contestants["normact"]["R"],
+        **({"R_mix": round(mix.roofline(case.compulsory_bytes, ours_us), 4)} if mix else {}),
         "gbps": round(case.compulsory_bytes / ours_us / 1e3, 1),
         "copy_us": round(curve.us(case.compulsory_bytes), 3),
         "contestants": contestants,
@@ -94,9 +101,8 @@ def _our_timer(case: Case, sets: list[Operands]) -> GraphTimer:
 def line_of(case: Case, record: dict) -> str:
     """The case in one line: microseconds, R, spread, and R of the rivals (! where their result is wrong)."""
     mine = record["contestants"]["normact"]
-    shape = f"{case.rows}x{case.cols}"
-    text = f"{case.op:<14} {case.direction:<8} {case.dtype} {shape:>13} {mine['us']:9.2f} us  R {record['R']:.3f}"
-    text += f" +-{mine['spread']:.1%}"
+    text = f"{case.op:<18} {case.direction:<8} {case.dtype} {case.shape_text:>13} {mine['us']:9.2f} us"
+    text += f"  R {record['R']:.3f} +-{mine['spread']:.1%}"
     for name, their in record["contestants"].items():
         if name != "normact":
             mark = "!" if "wrong" in their else ""

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, budget: Budget) -> int:
     torch.set_num_threads(1)
     normact.set_num_threads(1)
     dtype, shapes = ("bf16", GPU_SHAPES) if device == "cuda" else ("fp32", CPU_SHAPES)
-    cases = [Case(op, way, dtype, *shape) for shape, op, way in product(shapes, PLAIN, DIRECTIONS)]
+    cases = [Case(op, way, dtype, shape) for shape, op, way in product(shapes, PLAIN, DIRECTIONS)]
     measured = []
     for case in budget.within(cases):
         record = measure(case, device, options.rivals)

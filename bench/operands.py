@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from bench.cases import Case
+from bench.formulas import reference
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 ROUNDOFF = {"fp64": 2.0**-53, "fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}  # of one rounding to nearest
 STATISTICS = ("mean", "rstd")
 CHUNK = 1 << 24  # elements taken to float64 at a time
+# How many terms of magnitude 1 an element of y and of dx counts for: products of normal numbers have longer tails.
+TERMS = {"norm": (4.0, 16.0), "pointwise": (16.0, 16.0), "bias": (16.0, 16.0), "gated": (64.0, 64.0)}
 
 Outputs = dict[str, Any]  # tensors (of torch, or through DLPack) of one call: y, residual, dx, dweight, dbias
 
@@ -28,8 +31,8 @@ class WrongResultError(Exception):
 class Operands:
     """One set of inputs, all standard normal, and of preallocated outputs; None where the case has none."""
 
-    x: Any  # backward: what was normalised, so with a residual the sum
-    weight: Any
+    x: Any  # backward of a norm: what was normalised, so with a residual the sum; of gates: both, packed
+    weight: Any = None
     bias: Any = None
     residual: Any = None
     dy: Any = None
@@ -55,35 +58,45 @@ class Operands:
 def make_operands(case: Case, device: str) -> Operands:
     kwargs = {"device": device, "dtype": DTYPES[case.dtype]}
 
-    def normal() -> torch.Tensor:
-        return torch.randn(case.rows, case.cols, **kwargs)
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, **kwargs)
 
-    x, weight = normal(), torch.randn(case.cols, **kwargs)
-    operands = Operands(x, weight, torch.randn(case.cols, **kwargs) if case.bias else None)
-    statistics = {"device": device, "dtype": torch.float64 if case.dtype == "fp64" else torch.float32}
-    operands.rstd = torch.empty(case.rows, **statistics)
-    operands.mean = torch.empty(case.rows, **statistics) if case.kind == "layer_norm" else None
+    channels = case.shape[case.axis]
+    o = Operands(normal(*case.input_shape))
+    o.weight = normal(channels) if case.operation.weight else None
+    o.bias = normal(channels) if case.bias else None
+    if case.operation.statistics:
+        _add_statistics(case, o)
     if case.direction == "forward":
-        operands.y = torch.empty_like(x)
+        o.y = torch.empty(case.shape, **kwargs)
         if case.residual:
-            operands.residual, operands.residual_out = normal(), torch.empty_like(x)
-        return operands
-    for rows in _row_slices(case):
-        mean, rstd = _statistics(case, x[rows])
-        operands.rstd[rows] = rstd
-        if operands.mean is not None:
-            operands.mean[rows] = mean
-    operands.dy, operands.dx, operands.dweight = normal(), torch.empty_like(x), torch.empty_like(weight)
-    operands.dbias = torch.empty_like(weight) if case.bias else None
-    operands.dresidual = normal() if case.residual else None
-    return operands
+            o.residual, o.residual_out = normal(*case.shape), torch.empty_like(o.x)
+        return o
+    o.dy, o.dx = normal(*case.shape), torch.empty_like(o.x)
+    o.dweight, o.dbias = (None if t is None else torch.empty_like(t) for t in (o.weight, o.bias))
+    o.dresidual = normal(*case.shape) if case.residual else None
+    return o
 
 
-def _row_slices(case: Case) -> Iterator[slice]:
-    """Slices of rows that hold so few elements that float64 copies of them cost little memory."""
-    step = max(1, CHUNK // case.cols)
-    for start in range(0, case.rows, step):
-        yield slice(start, min(start + step, case.rows))
+def _add_statistics(case: Case, o: Operands) -> None:
+    """Of x for a backward, empty ones for a forward."""
+    kwargs = {"device": o.x.device, "dtype": torch.float64 if case.dtype == "fp64" else torch.float32}
+    o.rstd = torch.empty(case.rows, **kwargs)
+    o.mean = torch.empty(case.rows, **kwargs) if case.kind == "layer_norm" else None
+    if case.direction == "forward":
+        return
+    for rows in _slices(case):
+        mean, rstd = _statistics(case, o.x[rows])
+        o.rstd[rows] = rstd
+        if o.mean is not None:
+            o.mean[rows] = mean
+
+
+def _slices(case: Case) -> Iterator[slice]:
+    """Slices of the first axis that hold so few elements that float64 copies of them cost little memory."""
+    step = max(1, CHUNK // math.prod(case.input_shape[1:]))
+    for start in range(0, case.shape[0], step):
+        yield slice(start, min(start + step, case.shape[0]))
 
 
 def _statistics(case: Case, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -113,7 +126,7 @@ def check(case: Case, operands: Operands, outputs: Outputs, *, slack: float = 1.
         wrong = ~(error <= allowed)  # also true for NaN
         if wrong.any():
             worst = int(torch.where(wrong, error.nan_to_num(torch.inf) - allowed, -torch.inf).argmax())
-            at = divmod(worst, case.cols) if got.ndim == 2 else worst
+            at = ", ".join(str(int(i)) for i in torch.unravel_index(torch.tensor(worst), got.shape))
             raise WrongResultError(
                 f"{case.name}: {name}[{at}] of {rows} is {got.flatten()[worst]}, "
                 f"expected {expected.flatten()[worst]}; {int(wrong.sum())} elements are wrong"
@@ -122,30 +135,34 @@ def check(case: Case, operands: Operands, outputs: Outputs, *, slack: float = 1.
 
 def _expectations(case: Case, operands: Operands) -> Iterator[tuple[str, slice, torch.Tensor, float]]:
     """(output, slice of it, float64 value, how many terms of magnitude 1 were added up for an element)."""
-    shape, parameters = (case.cols,), [operands.weight.double().requires_grad_()]
-    if operands.bias is not None:
-        parameters.append(operands.bias.double().requires_grad_())
-    sums = [torch.zeros_like(parameter) for parameter in parameters]
-    norm = functional.layer_norm if case.kind == "layer_norm" else functional.rms_norm
-    for rows in _row_slices(case):
-        x = operands.x[rows]
+    parameters = {
+        name: getattr(operands, name).double().requires_grad_()
+        for name in ("weight", "bias")
+        if getattr(operands, name) is not None
+    }
+    sums = {f"d{name}": torch.zeros_like(parameter) for name, parameter in parameters.items()}
+    forward, (y_terms, dx_terms) = reference(case), TERMS[case.family]
+    for part in _slices(case):
+        x = operands.x[part]
         if operands.residual is not None:
-            x = x + operands.residual[rows]  # rounded to the tensor's type, as the contract says
-            yield "residual", rows, x.double(), 1.0
+            x = x + operands.residual[part]  # rounded to the tensor's type, as the contract says
+            yield "residual", part, x.double(), 1.0
         x64 = x.double().requires_grad_()
         with torch.enable_grad():
-            y64 = norm(x64, shape, *parameters, eps=case.eps)
+            y64, _ = forward(x64, None, parameters.get("weight"), parameters.get("bias"))
         if case.direction == "forward":
-            yield "y", rows, y64.detach(), 4.0
-            for name, value in zip(STATISTICS, _statistics(case, x), strict=True):
-                yield name, rows, value, 1.0
+            yield "y", part, y64.detach(), y_terms
+            if case.operation.statistics:
+                for name, value in zip(STATISTICS, _statistics(case, x), strict=True):
+                    yield name, part, value, 1.0
             continue
-        dx, *gradients = torch.autograd.grad(y64, [x64, *parameters], operands.dy[rows].double())
+        dx, *gradients = torch.autograd.grad(y64, [x64, *parameters.values()], operands.dy[part].double())
         if operands.dresidual is not None:
-            dx += operands.dresidual[rows].double()
-        yield "dx", rows, dx, 16.0
-        for total, gradient in zip(sums, gradients, strict=True):
-            total += gradient
+            dx += operands.dresidual[part].double()
+        yield "dx", part, dx, dx_terms
+        for name, gradient in zip(sums, gradients, strict=True):
+            sums[name] += gradient
     if case.direction == "backward":
-        for name, total in zip(("dweight", "dbias"), sums, strict=False):
-            yield name, slice(None), total, case.rows / 4
+        added = math.prod(case.shape) // case.shape[case.axis]
+        for name, total in sums.items():
+            yield name, slice(None), total.detach(), added / 4

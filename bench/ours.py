@@ -15,20 +15,34 @@ from bench.operands import Operands, Outputs
 
 def call(case: Case, o: Operands, **options: object) -> Callable[[], Any]:
     """The bare call of the case's function; `options` are more keyword arguments."""
-    parameters = (o.weight, o.bias) if case.bias else (o.weight,)
+    function = getattr(normact, case.kind if case.direction == "forward" else f"{case.kind}_backward")
+    tensors = [o.x] if case.direction == "forward" else [o.dy, o.x]
+    if case.family == "norm":
+        tensors += [o.weight, o.bias] if case.bias else [o.weight]
+        return partial(function, *tensors, **_norm_options(case, o), **options)
+    return partial(function, *tensors, **_activation_options(case, o), **options)
+
+
+def _norm_options(case: Case, o: Operands) -> dict[str, object]:
     if case.direction == "forward":
-        if case.residual:
-            options["residual"] = o.residual
-        return partial(getattr(normact, case.kind), o.x, *parameters, eps=case.eps, **options)
+        return {"eps": case.eps} | ({"residual": o.residual} if case.residual else {})
+    options: dict[str, object] = {"rstd": o.rstd}
     if case.residual:
         options["dresidual"] = o.dresidual
     if case.kind == "layer_norm":
         options["mean"] = o.mean
-    return partial(getattr(normact, f"{case.kind}_backward"), o.dy, o.x, *parameters, rstd=o.rstd, **options)
+    return options
 
 
-def outputs_of(case: Case, o: Operands) -> tuple:
+def _activation_options(case: Case, o: Operands) -> dict[str, object]:
+    options: dict[str, object] = {"layout": case.operation.layout} if case.operation.layout else {}
+    return options | ({"bias": o.bias, "axis": case.axis} if case.bias else {})
+
+
+def outputs_of(case: Case, o: Operands) -> Any:
     """The preallocated outputs, as out= takes them."""
+    if case.family != "norm":
+        return o.y if case.direction == "forward" else (o.dx, o.dbias) if case.bias else o.dx
     if case.direction == "forward":
         return normact.NormOutput(o.y, o.residual_out, o.mean, o.rstd)
     return normact.NormGrads(o.dx, o.dweight, o.dbias, None)
@@ -36,7 +50,7 @@ def outputs_of(case: Case, o: Operands) -> tuple:
 
 def training(case: Case) -> dict[str, object]:
     """The options of the form that a training step calls."""
-    return {"return_stats": True} if case.direction == "forward" else {}
+    return {"return_stats": True} if case.operation.statistics and case.direction == "forward" else {}
 
 
 def preallocated(case: Case, o: Operands) -> Run:
@@ -55,7 +69,12 @@ def preallocated(case: Case, o: Operands) -> Run:
 def fresh(case: Case, o: Operands) -> Run:
     """Every output is allocated by the call."""
     allocate = call(case, o, **training(case))
-    return lambda: allocate()._asdict()
+
+    def run() -> Outputs:
+        found = allocate()
+        return found._asdict() if isinstance(found, tuple) else {"y": found}
+
+    return run
 
 
 CONTESTANTS = {"normact": preallocated, "normact-fresh": fresh}

@@ -2,8 +2,9 @@
 """Records of measurements: JSON lines. A line of kind "run" tells where the lines after it were measured.
 
   run   date, commit, dirty, device, driver, versions, options ...
-  copy  points of the copy curve: [bytes moved, microseconds, which copy]
-  gpu   case, bytes, R, GB/s, and for each contestant median, spread, samples (microseconds), R, or why it is missing
+  copy  points of the copy curve: [bytes moved, microseconds, which copy]; traffic: of [2, 1] reads and writes, ...
+  gpu   case, bytes, R, R_mix, GB/s, and for each contestant median, spread, samples (microseconds), R, or why it is
+        missing
   cpu   the same with `threads` in place of R
   host  host time of eager calls, microseconds
 Numbers are only ever measured; what is computed from them later lives in report.py and targets.py.

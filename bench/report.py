@@ -22,7 +22,8 @@ Made by `python -m bench.report` from the records in [results](results); [README
 measured.
 **R** is the speed as a fraction of that of a copy which moves as many bytes on the same card in the same run: R = 1 is
 as fast as copying. `-` is a rival that has no such operation or was not measured; `!` marks a rival whose result is
-further from the float64 one than rounding explains.
+further from the float64 one than rounding explains. R_mix, where it is given, is held against a kernel that also reads
+and writes as many tensors as the case does.
 """
 
 Record = dict
@@ -112,16 +113,17 @@ def summary_table(lines: Sequence[Record]) -> list[str]:
 
 
 def gpu_table(lines: Sequence[Record]) -> list[str]:
-    names = rivals_of(lines)
+    names, mixed = rivals_of(lines), any("R_mix" in line for line in lines)
     rows = []
     for line in lines:
         case, mine = Case.parse(line["case"]), line["contestants"]["normact"]
         found = [line["contestants"].get(name, {}) for name in names]
         theirs = [number(values.get("R")) + mark(values) for values in found]
-        shape = f"{case.rows}x{case.cols}"
         figures = (number(mine["us"]), f"{mine['spread']:.1%}", number(line["gbps"], 0), number(line["R"], 3))
-        rows.append((case.op, case.direction, case.dtype, shape, *figures, *theirs))
-    header = ("operation", "direction", "type", "shape", "us", "spread", "GB/s", "R", *(f"R {name}" for name in names))
+        figures += (number(line.get("R_mix"), 3),) if mixed else ()
+        rows.append((case.op, case.direction, case.dtype, case.shape_text, *figures, *theirs))
+    header = ("operation", "direction", "type", "shape", "us", "spread", "GB/s", "R", *(("R_mix",) if mixed else ()))
+    header += tuple(f"R {name}" for name in names)
     return folded("Every case", table(header, rows)) if rows else []
 
 
@@ -133,10 +135,8 @@ def cpu_table(lines: Sequence[Record]) -> list[str]:
         fresh = found["normact-fresh"]
         ratios = [number(times_faster(line, name)) + mark(found.get(name, {})) for name in names]
         figures = (number(found["normact"]["us"], 1), number(fresh["us"], 1), f"{fresh['spread']:.0%}")
-        shape = f"{case.rows}x{case.cols}"
-        rows.append(
-            (case.op, case.direction, case.dtype, shape, line["threads"], *figures, number(line["gbps"], 1), *ratios)
-        )
+        named = (case.op, case.direction, case.dtype, case.shape_text, line["threads"])
+        rows.append((*named, *figures, number(line["gbps"], 1), *ratios))
     header = ("operation", "direction", "type", "shape", "threads", "us, out=", "us, fresh", "spread", "GB/s")
     return folded("Every case", table((*header, *(f"{name} / ours" for name in names)), rows)) if rows else []
 

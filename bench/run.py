@@ -30,7 +30,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench.run", description=__doc__)
     parser.add_argument("mode", choices=DEFAULTS)
     parser.add_argument("--groups", help=f"comma-separated, of {', '.join(GROUPS)} (default: roofline or cpu)")
-    parser.add_argument("--filter", default="", help="keep cases whose name op/direction/dtype/ROWSxCOLS matches this")
+    parser.add_argument("--filter", default="", help="keep cases whose name op/direction/dtype/SHAPE matches this")
     parser.add_argument("--rivals", help=f"comma-separated, of {', '.join(RIVALS)}; or all, or none")
     parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="SECONDS", help="start no case after")
     parser.add_argument("--variant", default="auto", help="force a CUDA row kernel, see normact.row_variant")

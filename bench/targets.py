@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from bench.cases import LARGE, MIB, PLAIN, Case
 
+ACTIVATIONS = ("pointwise", "bias", "gated")  # the families
+IN_MEMORY = 32 * MIB  # of a CPU: a tensor that no cache holds
+
 Record = dict  # one measured case, as records.py writes it
 
 
@@ -54,6 +57,7 @@ class Target:
     goal: float
     worst: bool = False
     at_most: bool = False  # less is better
+    families: tuple[str, ...] = ("norm",)  # of operations
 
 
 @dataclass(frozen=True)
@@ -72,12 +76,18 @@ class Verdict:
         return "pass" if reached else "FAIL"
 
 
-def _large(direction: str, *, ops: Sequence[str] = PLAIN, band: str | None = None, dtype: str | None = None):
+def _large(
+    direction: str | None = None,
+    *,
+    ops: Sequence[str] | None = PLAIN,
+    band: str | None = None,
+    dtype: str | None = None,
+):
     def select(case: Case, _: Record) -> bool:
         return (
             case.tensor_bytes >= LARGE
-            and case.direction == direction
-            and case.op in ops
+            and direction in (None, case.direction)
+            and (ops is None or case.op in ops)
             and band in (None, case.band)
             and dtype in (None, case.dtype)
         )
@@ -85,12 +95,16 @@ def _large(direction: str, *, ops: Sequence[str] = PLAIN, band: str | None = Non
     return select
 
 
-def _in_cache(op: str, direction: str):
+def _in_cache(op: str, direction: str | None = None):
     def select(case: Case, record: Record) -> bool:
         fits = case.tensor_bytes <= MIB and case.dtype == "fp32" and record["threads"] == 1
-        return fits and case.op == op and case.direction == direction
+        return fits and case.op == op and direction in (None, case.direction)
 
     return select
+
+
+def _in_memory(case: Case, record: Record) -> bool:
+    return case.tensor_bytes >= IN_MEMORY
 
 
 def _any_case(case: Case, record: Record) -> bool:
@@ -116,6 +130,37 @@ def _gpu_targets() -> list[Target]:
     return targets
 
 
+def _gpu_activation_targets() -> list[Target]:
+    targets = []
+    for family, what, forward, backward in (
+        ("pointwise", "activations", 0.96, 0.95),
+        ("bias", "bias and activation", 0.96, 0.92),
+        ("gated", "gated activations", 0.96, 0.95),
+    ):
+        for direction, goal in (("forward", forward), ("backward", backward)):
+            for dtype in ("bf16", "fp32"):
+                select = _large(direction, ops=None, dtype=dtype)
+                name = f"{what} {direction}, {dtype}"
+                targets.append(Target(name, "gpu", select, roofline, goal, families=(family,)))
+    for rival in ("torch", "compile"):
+        name, select = f"gelu against {rival} (times faster)", _large(ops=("gelu",))
+        targets.append(Target(name, "gpu", select, over(rival), 1.2, families=("pointwise",)))
+    for direction, goal in (("forward", 1.3), ("backward", 1.5)):
+        name, select = f"bias_gelu {direction} against compile (times faster)", _large(direction, ops=("bias_gelu",))
+        targets.append(Target(name, "gpu", select, over("compile"), goal, families=("bias",)))
+    return targets
+
+
+def _cpu_activation_targets() -> list[Target]:
+    faster, targets = over("torch"), []
+    for op, direction, goal in (("gelu", "forward", 1.5), ("gelu", "backward", 2.3), ("gelu_tanh", None, 4.0)):
+        name = f"{op} {direction or 'both ways'}, fp32 in cache, 1 thread (times faster)"
+        targets.append(Target(name, "cpu", _in_cache(op, direction), faster, goal, families=("pointwise",)))
+    name = "no activation in memory slower than PyTorch (times faster)"
+    targets.append(Target(name, "cpu", _in_memory, faster, 1.0, True, families=ACTIVATIONS))
+    return targets
+
+
 def _cpu_targets() -> list[Target]:
     """Apart for each norm, as PyTorch's rms_norm is a composite on the CPU and would flatter a common mean."""
     faster, targets = over("torch"), []
@@ -137,13 +182,18 @@ def _host_targets() -> list[Target]:
     ]
 
 
-TARGETS = _gpu_targets() + _cpu_targets() + _host_targets()
+TARGETS = _gpu_targets() + _gpu_activation_targets() + _cpu_targets() + _cpu_activation_targets() + _host_targets()
 
 
 def judge(records: Sequence[Record], kind: str) -> list[Verdict]:
-    """Every target of a kind of record against such records; a target without cells is 'not measured'."""
-    verdicts = []
+    """Every target of a kind of record against such records; a target without cells is 'not measured'.
+
+    Targets of families that the records do not have at all are left out.
+    """
+    families, verdicts = {Case.parse(record["case"]).family for record in records}, []
     for target in (t for t in TARGETS if t.kind == kind):
+        if families and families.isdisjoint(target.families):
+            continue
         chosen = [(target.metric(record), record["case"]) for record in records if _takes(target, record)]
         cells = sorted(((value, name) for value, name in chosen if value is not None), reverse=target.at_most)
         if not cells:
@@ -156,7 +206,8 @@ def judge(records: Sequence[Record], kind: str) -> list[Verdict]:
 
 
 def _takes(target: Target, record: Record) -> bool:
-    return target.select(Case.parse(record["case"]), record)
+    case = Case.parse(record["case"])
+    return case.family in target.families and target.select(case, record)
 
 
 def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:

@@ -111,6 +111,8 @@ def warm_up_gpu(seconds: float = 0.3) -> None:
 # ---- CPU ------------------------------------------------------------------------------------------------------------
 
 CPU_SAMPLES = 31
+CPU_CASE_SECONDS = 3.0  # calls of milliseconds get fewer samples, so that a case takes about so long ...
+CPU_LEAST_SAMPLES = 7  # ... but at least these
 CPU_SAMPLE_SECONDS = 3e-4  # shorter than a time slice, so that on a busy machine most samples are undisturbed
 SETTLE_SECONDS = 0.01  # libgomp's idle workers spin for up to so long before they sleep
 QUEUE_DEPTH = 200  # calls of a loop on a GPU; the driver blocks the caller once about a thousand launches wait
@@ -125,10 +127,12 @@ def cpu_samples(
     settle: wait before that until the last contestant's threads have stopped spinning.
     sync: for asynchronous calls, of which the host's time is wanted: runs after each loop, outside of the time.
     """
-    loops = {}
+    loops, turn = {}, 0.0
     for name, call in calls.items():
         once = min(_loop(call, 1, sync) for _ in range(5))
         loops[name] = min(max(1, math.ceil(CPU_SAMPLE_SECONDS / once)), QUEUE_DEPTH if sync else 1 << 30)
+        turn += once * (1 + loops[name] // 8 + loops[name])
+    samples = min(samples, max(CPU_LEAST_SAMPLES, int(CPU_CASE_SECONDS / turn)))
     times: dict[str, list[float]] = {name: [] for name in calls}
     collecting = gc.isenabled()
     gc.disable()

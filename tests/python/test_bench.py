@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bench import cases, compare, records, report, targets
+from bench import cases, compare, plots, records, report, targets
 from bench.cases import Case
 from bench.copies import CopyCurve
 from bench.timing import Sample, cpu_samples, rotation
@@ -36,6 +36,18 @@ MIB = 1 << 20
         ("add_layer_norm/forward/fp32/8x16", 4 * 8 * 16 * 4 + 2 * 16 * 4 + 2 * 8 * 4),
         # dy, sum, gradient of the sum, dx; weight, dweight; rstd
         ("add_rms_norm/backward/bf16/8x16", 4 * 8 * 16 * 2 + 2 * 16 * 2 + 8 * 4),
+        # x, y
+        ("gelu/forward/bf16/8x16", 2 * 8 * 16 * 2),
+        # dy, x, dx
+        ("gelu/backward/fp32/8x16", 3 * 8 * 16 * 4),
+        # x, y; bias
+        ("bias_silu/forward/fp32/8x16", 2 * 8 * 16 * 4 + 16 * 4),
+        # dy, x, dx; bias, dbias of the channels
+        ("bias_relu/backward/bf16/4x8x5x5", 3 * 4 * 8 * 25 * 2 + 2 * 8 * 2),
+        # gate and up, y
+        ("swiglu/forward/bf16/8x16", 3 * 8 * 16 * 2),
+        # dy, gate and up, their gradients
+        ("swiglu_interleaved/backward/fp32/8x16", 5 * 8 * 16 * 4),
     ],
 )
 def test_compulsory_bytes(name, expected):
@@ -56,6 +68,29 @@ def test_roofline_group_is_the_grid_of_the_targets():
     for case in found:  # both directions of both norms in both types
         for op in ("layer_norm", "rms_norm"):
             assert any(c.op == op and c.direction != case.direction and c.cols == case.cols for c in found)
+
+
+def test_activation_groups_are_those_of_the_targets():
+    found = cases.cases_of(["activations"])
+    assert {case.op for case in found} == set(cases.KINDS)
+    for dtype in ("bf16", "fp32"):
+        for direction in ("forward", "backward"):
+            sizes = [c.tensor_bytes for c in found if c.op == "mish" and (c.dtype, c.direction) == (dtype, direction)]
+            assert sorted(sizes) == [64 * MIB, 256 * MIB]
+    gates = cases.cases_of(["gated"])
+    assert {case.cols for case in gates} == {5504, 11008, 14336, 28672}
+    assert all(case.tensor_bytes >= 64 * MIB and case.input_shape[-1] == 2 * case.cols for case in gates)
+    images = [case for case in cases.cases_of(["bias"]) if len(case.shape) == 4]
+    assert {case.op for case in images} == {"bias_relu"} and {case.axis for case in images} == {1}
+    cpu = cases.cases_of(["cpu_activations"])
+    assert {case.op for case in cpu} == set(cases.KINDS) | set(cases.BIASED) | set(cases.GATES)
+    assert len(cases.cases_of(["activations", "bias", "gated"])) <= 220, "a minute on a fast GPU"
+
+
+def test_every_operation_is_in_a_group_and_every_kind_is_an_operation():
+    normact = pytest.importorskip("normact")
+    assert tuple(normact._core.ACTIVATIONS) == cases.KINDS
+    assert {case.op for name in cases.GROUPS for case in cases.cases_of([name])} == set(cases.OPS)
 
 
 def test_groups_hold_distinct_cases_and_unions_hold_each_once():
@@ -154,6 +189,54 @@ def test_targets_are_judged():
     assert all("worst 0.400" in line for line in targets.verdict_lines([v for v in bad if "768" in v.target.name]))
 
 
+def test_activation_targets_are_judged_apart_from_those_of_norms():
+    grid = cases.cases_of(["activations", "bias", "gated"])
+
+    def judged(R):  # noqa: N803
+        found = [gpu_record(case, R, R / 1.6) for case in grid]
+        for record in found:
+            record["contestants"]["compile"] = record["contestants"]["torch"]
+        return {v.target.name: v for v in targets.judge(found, "gpu")}
+
+    good = judged(0.97)
+    assert {v.mark for v in good.values()} == {"pass"}
+    large = [case for case in grid if case.tensor_bytes >= 64 * MIB]
+    assert sum(v.cells for v in good.values() if v.target.metric is targets.roofline) == len(large)
+    bad = {name for name, v in judged(0.93).items() if v.mark == "FAIL"}
+    where = ("activations forward", "activations backward", "bias and activation forward")
+    where += ("gated activations forward", "gated activations backward")
+    assert bad == {f"{name}, {dtype}" for name in where for dtype in ("bf16", "fp32")}
+    goals = {name: v.target.goal for name, v in good.items()}
+    assert goals["gelu against torch (times faster)"] == goals["gelu against compile (times faster)"] == 1.2
+    assert goals["bias_gelu forward against compile (times faster)"] == 1.3
+    assert goals["bias_gelu backward against compile (times faster)"] == 1.5
+    norms = cases.cases_of(["roofline"])
+    mixed = targets.judge([gpu_record(case, 0.96, 0.5) for case in grid + norms], "gpu")
+    assert len(mixed) == len(targets.judge([], "gpu"))  # every target of both
+
+
+def test_cpu_targets_of_activations():
+    def record(name, faster, threads=1):
+        contestants = {"normact-fresh": {"us": 10.0}, "normact": {"us": 9.0}, "torch": {"us": 10.0 * faster}}
+        return {"case": name, "threads": threads, "contestants": contestants}
+
+    lines = [
+        record("gelu/forward/fp32/128x1024", 1.6),
+        record("gelu/forward/fp32/128x1024", 0.5, threads=2),
+        record("gelu/backward/fp32/128x1024", 2.2),
+        record("gelu_tanh/forward/fp32/128x1024", 4.5),
+        record("gelu_tanh/backward/fp32/128x1024", 4.5),
+        record("bias_relu/forward/bf16/4096x4096", 0.9, threads=2),
+    ]
+    marks = {v.target.name: (v.mark, v.cells) for v in targets.judge(lines, "cpu")}
+    assert marks == {
+        "gelu forward, fp32 in cache, 1 thread (times faster)": ("pass", 1),
+        "gelu backward, fp32 in cache, 1 thread (times faster)": ("FAIL", 1),
+        "gelu_tanh both ways, fp32 in cache, 1 thread (times faster)": ("pass", 2),
+        "no activation in memory slower than PyTorch (times faster)": ("FAIL", 1),
+    }
+
+
 def test_cpu_ratios_hold_like_against_like():
     contestants = {
         "normact": {"us": 4.0},
@@ -209,6 +292,38 @@ def test_plots_are_drawn_from_the_records(tmp_path):
         assert "layer_norm" not in name and (tmp_path / "plots" / "test-gpu-1" / name).stat().st_size > 1000
 
 
+def cpu_record(case: Case, faster: float, threads: int) -> dict:
+    def one(us):
+        return {"us": us, "spread": 0.01, "samples": [us] * 5}
+
+    contestants = {"normact": one(9.0), "normact-fresh": one(10.0), "torch": one(10.0 * faster)}
+    contestants["jax"] = {"missing": "why"}
+    return {"case": case.name, "bytes": 1, "threads": threads, "gbps": 1.0, "contestants": contestants}
+
+
+def test_activations_are_reported_and_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    results, folder = tmp_path / "results", tmp_path / "plots" / "test-gpu-1"
+    gpu = cases.cases_of(["activations", "bias", "gated", "small_activations"])
+    path = write_record(results, [gpu_record(case, 0.97, 0.5) | {"R_mix": 0.951} for case in gpu])
+    recorder = records.Recorder(results, RUN | {"mode": "cpu"})
+    assert recorder.path == path
+    for case in cases.cases_of(["cpu_activations"]):
+        recorder.write("cpu", cpu_record(case, 2.0, 1))
+    report.write_report(results, tmp_path / "RESULTS.md")
+    names = {f"activations-{size}-{dtype}.svg" for size in ("large", "small") for dtype in ("bf16", "fp32")}
+    names |= {f"cpu-activations-{size}-{dtype}-1.svg" for size in ("cache", "memory") for dtype in ("bf16", "fp32")}
+    assert {path.name for path in folder.iterdir()} == names
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert "| bias_relu | backward | bf16 | 64x256x56x56 |" in text
+    assert "| swiglu | forward | fp32 | any |" in text
+    assert "| R_mix |" in text and "| 0.951 |" in text
+    assert "| gated activations backward, bf16 | 0.95 | 0.970 |" in text
+    assert "layer_norm" not in text
+    means = plots.means([gpu_record(case, 0.97, 0.5) | {"record": "gpu"} for case in gpu], ["gelu", "tanh"], "forward")
+    assert means["normact"] == (pytest.approx([0.97, 0.97]), [0, 1])
+
+
 def test_compare_tells_changes_from_noise(tmp_path, capsys):
     case, other, third = cases.cases_of(["smoke"])[:3]
     before = [gpu_record(case, 0.8, 0.5), gpu_record(other, 0.8, 0.5), gpu_record(third, 0.8, 0.5)]
@@ -247,98 +362,3 @@ def test_rank_test():
     assert compare.rank_test([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]) == 1.0
     assert compare.rank_test([1.0] * 5, [1.0] * 5) == 1.0
     assert compare.rank_test([1, 2, 3, 4, 5, 6], [11, 12, 13, 14, 15, 16]) == pytest.approx(0.0051, rel=0.02)
-
-
-# ---- with the library -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", [c.name for c in cases.cases_of(["smoke"]) if c.rows == 128])
-def test_float64_check_accepts_us_and_catches_every_output(name):
-    torch = pytest.importorskip("torch")
-    from bench import operands, ours
-
-    torch.manual_seed(0)
-    case = Case.parse(name)
-    o = operands.make_operands(case, "cpu")
-    for build in ours.CONTESTANTS.values():
-        o.poison()
-        outputs = build(case, o)()
-        operands.check(case, o, outputs)
-        for key, output in outputs.items():
-            if output is None:
-                continue
-            kept = output.flatten()[3].clone()
-            for wrong in (torch.nan, float(kept) + 0.05 * max(1.0, abs(float(kept)))):
-                output.view(-1)[3] = wrong
-                with pytest.raises(operands.WrongResultError, match=key):
-                    operands.check(case, o, outputs)
-            output.view(-1)[3] = kept
-
-
-def test_gpu_record_of_a_case(monkeypatch):
-    """The GPU run with its clock replaced: what is checked before timing, and what becomes of rivals that fail."""
-    pytest.importorskip("torch")
-    from bench import baselines, gpu
-
-    class Replayed:
-        """Runs the calls where a graph would be replayed."""
-
-        def __init__(self, calls):
-            self.calls, self.outputs = calls, [None] * len(calls)
-
-        def replay(self):
-            self.outputs = [call() for call in self.calls]
-
-    def make_on_cpu(case, device):
-        assert device == "cuda"
-        return make_operands(case, "cpu")
-
-    make_operands = gpu.make_operands
-    monkeypatch.setattr(gpu, "GraphTimer", Replayed)
-    monkeypatch.setattr(gpu, "make_operands", make_on_cpu)
-    monkeypatch.setattr(gpu, "gpu_samples", lambda timers: {name: Sample((8.0, 10.0, 12.0)) for name in timers})
-    case, curve = Case.parse("layer_norm/forward/fp32/16x64"), CopyCurve([(1, 5.0, "memcpy"), (1 << 40, 5.0, "memcpy")])
-    off = lambda case, o: lambda: {"y": o.x + 1}  # noqa: E731
-    monkeypatch.setitem(baselines.RIVALS, "liger", off)
-    record = gpu.measure(case, ["torch", "liger", "apex"], curve, case.compulsory_bytes)
-    assert record["sets"] == 4
-    assert record["R"] == record["contestants"]["torch"]["R"] == pytest.approx(0.5)
-    assert record["contestants"]["torch"].keys() == {"us", "spread", "R", "samples"}
-    assert "expected" in record["contestants"]["liger"]["wrong"] and "us" in record["contestants"]["liger"]
-    assert "apex" in record["contestants"]["apex"]["missing"]
-    assert "liger 0.500!" in gpu.line_of(case, record)
-
-    monkeypatch.setattr(gpu.ours, "preallocated", lambda case, o: lambda: {"y": o.y, "mean": o.mean})  # does nothing
-    with pytest.raises(gpu.WrongResultError, match="is nan"):
-        gpu.measure(case, [], curve, case.compulsory_bytes)
-
-
-def test_cpu_run_end_to_end(tmp_path, capsys):
-    pytest.importorskip("torch")
-    from bench import run
-
-    arguments = ["cpu", "--groups", "smoke", "--filter", "fp32/128x1024", "--rivals", "torch,apex", "--threads", "1"]
-    assert run.main([*arguments, "--output", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert "layer_norm forward, fp32 in cache, 1 thread" in out
-    lines = records.read(tmp_path.glob("*/*.jsonl"))
-    assert len(lines) == 8  # four operations, two directions
-    for line in lines:
-        found = line["contestants"]
-        assert found["normact"]["us"] > 0 and found["torch"]["us"] > 0 and "wrong" not in found["torch"]
-        assert "missing" in found["apex"]
-    assert run.main(["cpu", "--filter", "nothing at all", "--output", str(tmp_path)]) == 2
-    capsys.readouterr()
-    assert run.main([*arguments, "--time-limit", "0", "--output", str(tmp_path / "none")]) == 0
-    assert "8 of 8 cases not run" in capsys.readouterr().out
-
-
-def test_host_run_end_to_end(tmp_path):
-    torch = pytest.importorskip("torch")
-    if torch.cuda.is_available():
-        pytest.skip("the run would measure the GPU")
-    from bench import run
-
-    assert run.main(["host", "--output", str(tmp_path)]) == 0
-    lines = records.read(tmp_path.glob("*/*.jsonl"))
-    assert {"normact out=", "normact", "torch", "normact, NumPy"} <= set(lines[0]["contestants"])

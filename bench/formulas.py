@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each operation as a composition of PyTorch's functions: the float64 reference, and what users of PyTorch write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional
+
+from bench.cases import Case
+
+Tensor = torch.Tensor
+Forward = Callable[..., tuple[Tensor, Tensor | None]]  # (x, residual, weight, bias) -> (y, sum)
+aten = torch.ops.aten
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return functional.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "identity": torch.clone,
+    "relu": functional.relu,
+    "relu6": functional.relu6,
+    "squared_relu": lambda x: functional.relu(x).square(),
+    "leaky_relu": functional.leaky_relu,
+    "elu": functional.elu,
+    "gelu": functional.gelu,
+    "gelu_tanh": _gelu_tanh,
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "silu": functional.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "softplus": functional.softplus,
+    "mish": functional.mish,
+    "hardswish": functional.hardswish,
+    "hardsigmoid": functional.hardsigmoid,
+}
+
+# What float64 is computed with: PyTorch's derivative of hardsigmoid multiplies with a float32 1/6 on the CPU.
+EXACT = ACTIVATIONS | {"hardsigmoid": lambda x: functional.relu6(x + 3) / 6}
+
+# The operator that autograd calls, by kind: (dy, x, y) -> dx. The others are compositions.
+BACKWARDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "identity": lambda dy, x, y: dy.clone(),
+    "relu": lambda dy, x, y: aten.threshold_backward(dy, y, 0),
+    "relu6": lambda dy, x, y: aten.hardtanh_backward(dy, x, 0, 6),
+    "leaky_relu": lambda dy, x, y: aten.leaky_relu_backward(dy, x, 0.01, False),
+    "elu": lambda dy, x, y: aten.elu_backward(dy, 1, 1, 1, False, x),
+    "gelu": lambda dy, x, y: aten.gelu_backward(dy, x),
+    "gelu_tanh": lambda dy, x, y: aten.gelu_backward(dy, x, approximate="tanh"),
+    "silu": lambda dy, x, y: aten.silu_backward(dy, x),
+    "sigmoid": lambda dy, x, y: aten.sigmoid_backward(dy, y),
+    "tanh": lambda dy, x, y: aten.tanh_backward(dy, y),
+    "softplus": lambda dy, x, y: aten.softplus_backward(dy, x, 1, 20),
+    "mish": lambda dy, x, y: aten.mish_backward(dy, x),
+    "hardswish": lambda dy, x, y: aten.hardswish_backward(dy, x),
+    "hardsigmoid": lambda dy, x, y: aten.hardsigmoid_backward(dy, x),
+}
+
+
+def composed(case: Case) -> Forward:
+    """The forward as users of PyTorch write it."""
+    return _norm(case) if case.family == "norm" else _activation(case, ACTIVATIONS)
+
+
+def reference(case: Case) -> Forward:
+    """The forward for tensors of float64, whose derivative has their precision too."""
+    return _norm(case) if case.family == "norm" else _activation(case, EXACT)
+
+
+def _norm(case: Case) -> Forward:
+    shape, eps = (case.cols,), case.eps
+
+    def forward(x, residual, weight, bias):
+        total = None if residual is None else x + residual
+        s = x if total is None else total
+        if case.kind == "layer_norm":
+            return functional.layer_norm(s, shape, weight, bias, eps), total
+        return functional.rms_norm(s, shape, weight, eps), total
+
+    return forward
+
+
+def _activation(case: Case, activations: dict[str, Callable[[Tensor], Tensor]]) -> Forward:
+    act, layout = activations[case.operation.activation], case.operation.layout
+    trailing = (1,) * (len(case.shape) - 1 - case.axis % len(case.shape))
+
+    def forward(x, residual, weight, bias):
+        if layout:
+            gate, up = x.chunk(2, -1) if layout == "split" else (x[..., 0::2], x[..., 1::2])
+            return act(gate) * up, None
+        return act(x if bias is None else x + bias.view(-1, *trailing)), None
+
+    return forward

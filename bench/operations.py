@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations that can be measured: one row each, with all that the suite must know of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# What one direction moves: tensors read, tensors written. A tensor is as large as the operation's y.
+Traffic = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`name` is what cases are called by; `function` the one of normact, whose gradient is `<function>_backward`."""
+
+    name: str
+    family: str  # norm, pointwise, bias, gated
+    function: str
+    forward: Traffic
+    backward: Traffic
+    weight: bool = False
+    bias: bool = False
+    residual: bool = False
+    statistics: int = 0  # numbers a row that the forward writes and the backward reads
+    layout: str = ""  # of a packed gated input, which is twice as wide as y
+
+    @property
+    def activation(self) -> str:
+        """The pointwise function in it; none in a norm."""
+        return {"swiglu": "silu", "geglu": "gelu"}.get(self.function, self.function)
+
+
+def _norm(function: str, bias: bool, statistics: int) -> list[Operation]:
+    """forward: x in, y out; with a residual also residual in, sum out. backward: dy, x in, dx out; with a residual
+    also the gradient that reached the sum.
+    """
+    common = {"weight": True, "bias": bias, "statistics": statistics}
+    plain = Operation(function, "norm", function, (1, 1), (2, 1), **common)
+    return [plain, Operation(f"add_{function}", "norm", function, (2, 2), (3, 1), **common, residual=True)]
+
+
+KINDS = ("identity", "relu", "relu6", "squared_relu", "leaky_relu", "elu", "gelu", "gelu_tanh", "quick_gelu", "silu")
+KINDS += ("sigmoid", "tanh", "softplus", "mish", "hardswish", "hardsigmoid")
+BIASED = tuple(f"bias_{kind}" for kind in ("relu", "gelu", "gelu_tanh", "silu"))
+GATES = {"swiglu": "split", "geglu": "split", "swiglu_interleaved": "interleaved"}
+
+
+def _all() -> list[Operation]:
+    norms = _norm("layer_norm", bias=True, statistics=2) + _norm("rms_norm", bias=False, statistics=1)
+    pointwise = [Operation(kind, "pointwise", kind, (1, 1), (2, 1)) for kind in KINDS]
+    biased = [Operation(op, "bias", op.removeprefix("bias_"), (1, 1), (2, 1), bias=True) for op in BIASED]
+    gated = [
+        Operation(op, "gated", op.removesuffix("_interleaved"), (2, 1), (3, 2), layout=layout)
+        for op, layout in GATES.items()
+    ]
+    return norms + pointwise + biased + gated
+
+
+OPERATIONS = {operation.name: operation for operation in _all()}
