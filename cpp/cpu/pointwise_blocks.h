@@ -53,7 +53,7 @@ NORMACT_SIMD GateScalars<Group<T>> group_gate_scalars(const BlockScalars<T>& s) 
 template <class T>
 NORMACT_SIMD Group<T> load_biased(const T* x, const Accumulator<T>* bias, int64_t j) {
   Group<T> value = load_pair(x + j);
-  if (bias) value = value + load_pair(bias + j);
+  if (bias) value = value + load_beside<T>(bias + j);
   return value;
 }
 
@@ -61,7 +61,7 @@ NORMACT_SIMD Group<T> load_biased(const T* x, const Accumulator<T>* bias, int64_
 template <class T>
 NORMACT_SIMD void store_gradient(T* target, Accumulator<T>* sums, Group<T> value, int64_t j) {
   store_pair(target + j, value);
-  if (sums) store_pair(sums + j, load_pair(sums + j) + value);
+  if (sums) store_beside<T>(sums + j, load_beside<T>(sums + j) + value);
 }
 
 // The loops are for counts that are multiples of kGroup.
@@ -149,7 +149,7 @@ void backward_from_mask_block(const Block<T>& block, const BlockScalars<T>&) {
   for (int64_t j = 0; j < b.count; j += kGroup<T>) {
     const uint32_t first = read_bits(b.mask, b.mask_bit + j, kLanes<T>);
     const uint32_t second = read_bits(b.mask, b.mask_bit + j + kLanes<T>, kLanes<T>);
-    const Group<T> slope = pair(where_bits(first, one), where_bits(second, one));
+    const Group<T> slope = arranged<T>(pair(where_bits(first, one), where_bits(second, one)));
     store_gradient(b.out, b.sums, load_pair(b.dy + j) * slope, j);
   }
 }

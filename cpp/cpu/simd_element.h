@@ -32,11 +32,13 @@ NORMACT_SIMD WordVec select(IntVec condition, WordVec yes, WordVec no) { return 
 
 NORMACT_SIMD FloatVec widen(ShortVec bits, BFloat) { return (FloatVec)(to_words(bits) << 16U); }
 
-NORMACT_SIMD ShortVec narrow(FloatVec v, BFloat) {
+/// The upper half is the rounded number.
+NORMACT_SIMD WordVec rounded_bits(FloatVec v) {
   const WordVec bits = (WordVec)v;
   const WordVec rounded = bits + 0x7fffU + ((bits >> 16U) & 1U);
-  return to_shorts(select(v == v, rounded, bits | 0x400000U) >> 16U);
+  return select(v == v, rounded, bits | 0x400000U);
 }
+NORMACT_SIMD ShortVec narrow(FloatVec v, BFloat) { return to_shorts(rounded_bits(v) >> 16U); }
 
 // ---- fp16 ----------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cpu/simd_element.h"
+#include "cpu/simd_interleave.h"
 
 namespace normact::cpu::NORMACT_ISA {
 
@@ -70,19 +71,62 @@ struct PairMath {
   NORMACT_SIMD static Number scale(Number x, Number n) { return pair(M::scale(x.a, n.a), M::scale(x.b, n.b)); }
 };
 
+// ---- Loads and stores of pairs --------------------------------------------------------------------------------------
+
 template <class T>
 constexpr int kPairLanes = 2 * kLanes<T>;
 
+/// Whether the pair's vectors are the elements at even and odd places: halves of words, which take no shuffles.
+template <class T>
+constexpr bool kEvenAndOdd = false;
+template <>
+inline constexpr bool kEvenAndOdd<BFloat> = true;
+
+/// Two vectors of consecutive lanes as those that load_pair<T> gives, and back.
+template <class T, class V>
+NORMACT_SIMD Pair<V> arranged(Pair<V> v) {
+  if constexpr (!kEvenAndOdd<T>) return v;
+  constexpr std::make_integer_sequence<int, kLanes<T>> kIndices;
+  return pair(every_other<0>(v.a, v.b, kIndices), every_other<1>(v.a, v.b, kIndices));
+}
+template <class T, class V>
+NORMACT_SIMD Pair<V> rearranged(Pair<V> v) {
+  if constexpr (!kEvenAndOdd<T>) return v;
+  constexpr std::make_integer_sequence<int, kLanes<T>> kIndices;
+  return pair(in_turn<0>(v.a, v.b, kIndices), in_turn<kLanes<T> / 2>(v.a, v.b, kIndices));
+}
+
 template <class T>
 NORMACT_SIMD Pair<Vec<T>> load_pair(const T* source) {
-  return pair(load(source, All{}), load(source + kLanes<T>, All{}));
+  if constexpr (kEvenAndOdd<T>) {
+    const WordVec words = load_raw<WordVec>(source, All{});
+    return pair((FloatVec)(words << 16U), (FloatVec)(words & 0xffff0000U));
+  } else {
+    return pair(load(source, All{}), load(source + kLanes<T>, All{}));
+  }
 }
 
 /// Rounds to T.
 template <class T>
 NORMACT_SIMD void store_pair(T* target, Pair<Vec<T>> v) {
-  store(target, v.a, All{});
-  store(target + kLanes<T>, v.b, All{});
+  if constexpr (kEvenAndOdd<T>) {
+    store_raw(target, (rounded_bits(v.a) >> 16U) | (rounded_bits(v.b) & 0xffff0000U), All{});
+  } else {
+    store(target, v.a, All{});
+    store(target + kLanes<T>, v.b, All{});
+  }
+}
+
+/// Accumulators that belong to elements of type T.
+template <class T>
+NORMACT_SIMD Pair<Vec<T>> load_beside(const Accumulator<T>* source) {
+  return arranged<T>(pair(load(source, All{}), load(source + kLanes<T>, All{})));
+}
+template <class T>
+NORMACT_SIMD void store_beside(Accumulator<T>* target, Pair<Vec<T>> v) {
+  const Pair<Vec<T>> in_order = rearranged<T>(v);
+  store(target, in_order.a, All{});
+  store(target + kLanes<T>, in_order.b, All{});
 }
 
 template <class N>

@@ -47,7 +47,7 @@ struct Gelu {
 
 /// x S(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3), S the logistic function; S + x 2 u' S (1 - S). This is
 /// x (1 + tanh(u)) / 2.
-/// Errors: fp32 3.5 and 7, fp64 3 and 6; near the zero 2.
+/// Errors: fp32 3.5 and 7, fp64 3.5 and 6; near the zero 2.
 template <class M>
 struct GeluTanh {
   using Math = M;
@@ -74,7 +74,7 @@ struct GeluTanh {
 };
 
 /// x S(1.702 x); S + x 1.702 S (1 - S).
-/// Errors: fp32 3.5 and 6.5, fp64 3 and 5.5; near the zero 2.
+/// Errors: fp32 3.5 and 6.5, fp64 3.5 and 5.5; near the zero 2.
 template <class M>
 struct QuickGelu {
   using Math = M;
@@ -120,7 +120,7 @@ struct Sigmoid {
 };
 
 /// (1 - e) / (1 + e) for x >= 0, e = exp(-2 |x|), and odd; 4 e / (1 + e)^2 = 1 - y^2.
-/// Errors: fp32 3.5 and 5.5, fp64 3.5 and 5.
+/// Errors: fp32 4 and 5.5, fp64 4 and 5.
 template <class M>
 struct Tanh {
   using Math = M;
@@ -141,7 +141,7 @@ struct Tanh {
 };
 
 /// x > 0 ? x : alpha (exp(x) - 1); x > 0 ? 1 : alpha exp(x). The slope from the output needs alpha >= 0.
-/// Errors: fp32 2.5 and 1.5, fp64 2.5 and 1.5.
+/// Errors: fp32 3.5 and 2, fp64 3.5 and 2.
 template <class M>
 struct Elu {
   using Math = M;
@@ -185,7 +185,7 @@ struct Softplus {
 /// x T(x), T(x) = tanh(log(1 + exp(x))) = n / d; T + x T'. With w = exp(-|x|):
 ///   x < 0:  n = w (w + 2), d = n + 2,      T' = 4 w (1 + w) / d^2
 ///   x >= 0: n = 1 + 2 w,   d = n + 2 w^2,  T' = 4 w^2 (1 + w) / d^2
-/// Errors: fp32 4 and 8, fp64 4 and 7; near the zero 2.
+/// Errors: fp32 4.5 and 8, fp64 4.5 and 7.5; near the zero 2.
 template <class M>
 struct Mish {
   using Math = M;

@@ -14,6 +14,10 @@ _SEPARATE = _core.GATE_LAYOUTS["separate"]
 _PACKED = {name: number for name, number in _core.GATE_LAYOUTS.items() if number != _SEPARATE}
 
 
+# axis, alpha, beta, threshold, limit, up_offset
+_Options = tuple[Any, Any, Any, Any, Any, Any]
+
+
 class GatedGrads(NamedTuple):
     """What the backward of a gated activation with separate inputs gives; None for a bias that is not there."""
 
@@ -45,9 +49,7 @@ def _biases(function: str, bias: Any, up: Any) -> tuple[Any, Any]:
     return bias[0], bias[1]
 
 
-def _options(
-    kind: str, axis: Any, alpha: Any, beta: Any, threshold: Any, limit: Any, up_offset: Any
-) -> tuple[Any, ...]:
+def _options(kind: str, axis: Any, alpha: Any, beta: Any, threshold: Any, limit: Any, up_offset: Any) -> _Options:
     return axis, *numbers(kind, alpha, beta, threshold), 0.0 if limit is None else limit, up_offset
 
 
@@ -93,7 +95,7 @@ def _forward_on(
     gate: Any,
     up: Any,
     biases: tuple[Any, Any],
-    options: tuple[Any, ...],
+    options: _Options,
     out: Any,
     handle: int | None,
 ) -> Any:
@@ -139,7 +141,7 @@ def _backward_on(
     gate: Any,
     up: Any,
     biases: tuple[Any, Any],
-    options: tuple[Any, ...],
+    options: _Options,
     out: Any,
     handle: int | None,
 ) -> GatedGrads | ActivationGrads:
@@ -160,7 +162,8 @@ def _backward_on(
         if array is None and (like is not None or input_name == "gate"):
             array = family_of(like, function, input_name).empty_like(like)
         found.append(array)
-    _core.gated_backward(*call, dy, *inputs, *found, *options, handle, workspace)
+    dgate, dup, dgate_bias, dup_bias = found
+    _core.gated_backward(*call, dy, *inputs, dgate, dup, dgate_bias, dup_bias, *options, handle, workspace)
     for i, (array, like) in enumerate(zip(given, inputs, strict=True)):
         if found[i] is not array:
             found[i] = family_of(like, function).hand_over(found[i], like)

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from normact.activation_calls import ActivationGrads
 from normact.activation_options import gelu_kind
-from normact.gated_calls import GatedGrads, backward, forward
+from normact.gated_calls import backward, forward
 
 _PLAIN = (None, None, None, None, 0.0)  # alpha, beta, threshold, limit, up_offset
 
@@ -112,7 +111,7 @@ def gated_backward(
     up_offset: float = 0.0,
     out: Any = None,
     stream: Any = None,
-) -> GatedGrads | ActivationGrads:
+) -> Any:
     """Gradients of `gated`, both in one pass.
 
     With g and u as there, and ``act'`` the derivative of the activation::
@@ -197,7 +196,7 @@ def glu_backward(
     bias: Any = None,
     out: Any = None,
     stream: Any = None,
-) -> GatedGrads | ActivationGrads:
+) -> Any:
     """Gradients of `glu`; parameters, results and errors are those of `gated_backward`.
 
     Examples
@@ -250,7 +249,7 @@ def swiglu_backward(
     up_offset: float = 0.0,
     out: Any = None,
     stream: Any = None,
-) -> GatedGrads | ActivationGrads:
+) -> Any:
     """Gradients of `swiglu`; parameters, results and errors are those of `gated_backward`.
 
     Examples
@@ -303,7 +302,7 @@ def geglu_backward(
     bias: Any = None,
     out: Any = None,
     stream: Any = None,
-) -> GatedGrads | ActivationGrads:
+) -> Any:
     """Gradients of `geglu`; parameters, results and errors are those of `gated_backward`.
 
     Examples
@@ -353,7 +352,7 @@ def reglu_backward(
     bias: Any = None,
     out: Any = None,
     stream: Any = None,
-) -> GatedGrads | ActivationGrads:
+) -> Any:
     """Gradients of `reglu`; parameters, results and errors are those of `gated_backward`.
 
     Examples

@@ -133,7 +133,7 @@ struct Problem {
       up_bias.fill(random, 0, 1);
     }
     x.fill(random, 0, 2.5);
-    up.fill(random, 0, 2);
+    if (o.gated) up.fill(random, 0, 2);
     dy.fill(random, 0.1, 1);
     mask.assign(static_cast<size_t>(o.size() / 8 + 2), 0xab);
   }

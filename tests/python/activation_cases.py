@@ -11,6 +11,7 @@ import functools
 import math
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +62,7 @@ class Kind:
         return getattr(reference, f"{self.name}_slope_from_output")(y, self.alpha)
 
     @property
-    def numbers(self) -> dict[str, float]:
+    def numbers(self) -> dict[str, Any]:
         return {"alpha": self.alpha, "beta": self.beta, "threshold": self.threshold}
 
     def value_bound(self, x: np.ndarray, value: np.ndarray, dtype: str) -> np.ndarray:

@@ -72,7 +72,7 @@ def _normal(x: Array) -> Array:
 def _normal_centre(z: Array) -> Array:
     """Phi(z) - 1/2 by Marsaglia's series, phi(z) (z + z^3/3 + z^5/(3 5) + ...), whose terms are all positive."""
     term = total = z
-    for n in range(1, 60):
+    for n in range(1, 50):
         term = term * z * z / (2 * n + 1)
         total = total + term
     return total * _normal_density(z)
@@ -81,7 +81,7 @@ def _normal_centre(z: Array) -> Array:
 def _normal_tail(z: Array) -> Array:
     """Phi(-z) by Laplace's continued fraction, phi(z) / (z + 1/(z + 2/(z + 3/(z + ...))))."""
     fraction = z
-    for n in range(220, 0, -1):
+    for n in range(120, 0, -1):
         fraction = z + n / fraction
     return np.where(np.isposinf(z), 0, _normal_density(z) / fraction)
 

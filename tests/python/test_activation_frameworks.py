@@ -87,7 +87,7 @@ def test_immutable_frameworks_take_over_our_memory(name: str, dtype: str, monkey
     empty = _core.empty
 
     def spy(shape: Any, wanted: str) -> Any:
-        buffer = empty(shape, wanted)
+        buffer: Any = empty(shape, wanted)
         addresses.append(np.from_dlpack(buffer).ctypes.data if wanted == "uint8" else _core.describe(buffer)[0])
         return buffer
 

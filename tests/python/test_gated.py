@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,7 +124,7 @@ def test_infinity_and_nan(device: Device, dtype: str) -> None:
 
 
 def test_every_form_has_its_functions(device: Device, layout: str) -> None:
-    forms = (
+    forms: tuple[tuple[Any, Any, str, dict[str, Any]], ...] = (
         (normact.glu, normact.glu_backward, "sigmoid", {}),
         (normact.swiglu, normact.swiglu_backward, "silu", {}),
         (normact.swiglu, normact.swiglu_backward, "silu", {"limit": 2.0, "up_offset": 1.0}),
@@ -132,10 +133,10 @@ def test_every_form_has_its_functions(device: Device, layout: str) -> None:
         (normact.reglu, normact.reglu_backward, "relu", {}),
     )
     for function, gradient, name, options in forms:
-        bounds = {key: value for key, value in options.items() if key != "approximate"}
+        bounds: dict[str, Any] = {key: value for key, value in options.items() if key != "approximate"}
         problem = GatedProblem(Kind(name), (4, 6, 5), "float32", layout, BOTH, axis=1, **bounds)
         given, want = gated_arrays(device, problem), gated_expected(problem)
-        packing = {} if layout == "separate" else {"layout": layout}
+        packing: dict[str, Any] = {} if layout == "separate" else {"layout": layout}
         y = function(given.gate, given.up, bias=given.bias, axis=1, **packing, **options)
         compare(device, Output(y), want, function.__name__)
         grads = gradient(given.dy, given.gate, given.up, bias=given.bias, axis=1, **packing, **options)
