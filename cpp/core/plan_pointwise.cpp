@@ -63,6 +63,8 @@ struct Request {
   Views like_x;
   Views biases;
   const void* mask;
+  const View* pairs[4];  // what may alternate: gate and up, dgate and dup
+  Views others;          // of like_x
 };
 
 bool biased(const Request& r) {
@@ -89,15 +91,46 @@ int tile_lanes(int64_t packs) {
   return static_cast<int>(lanes);
 }
 
-bool plan_tile(const Request& r, int64_t pack, PointwisePlan* plan) {
+/// Rows of whole packs that tiles serve.
+bool tiles_fit(const Request& r, int64_t pack, Views rows) {
   const PointwiseGeometry& g = r.problem.geometry;
   if (g.ndim > 3 || (g.ndim == 3 && g.shape[0] > kMaxGridY)) return false;
-  if (r.mask != nullptr || g.size / pack > kMaxDivisible / 2 || !in_rows(g, pack, r.like_x)) return false;
+  if (r.mask != nullptr || g.size / pack > kMaxDivisible / 2 || !in_rows(g, pack, rows)) return false;
   for (const View* view : r.like_x) {
     if (view->data != nullptr && g.ndim > 1 && std::abs(view->stride[g.ndim - 2]) > kMaxDivisible) return false;
   }
+  return true;
+}
+
+bool plan_tile(const Request& r, int64_t pack, PointwisePlan* plan) {
+  const PointwiseGeometry& g = r.problem.geometry;
   plan->lanes = tile_lanes(g.shape[g.ndim - 1] / pack);
-  return biases_are_packs(r);
+  return tiles_fit(r, pack, r.like_x) && biases_are_packs(r);
+}
+
+/// Whether `second` lies one element behind `first` in rows of twice as many packs.
+bool alternate(const PointwiseGeometry& g, const View& first, const View& second, int64_t pack) {
+  const int last = g.ndim - 1;
+  if (first.data == nullptr && second.data == nullptr) return true;
+  if (static_cast<const char*>(second.data) != static_cast<const char*>(first.data) + size_of(first.dtype))
+    return false;
+  for (int d = 0; d < last; ++d) {
+    if (first.stride[d] != second.stride[d] || (g.shape[d] > 1 && first.stride[d] % pack != 0)) return false;
+  }
+  return first.stride[last] == 2 && second.stride[last] == 2 && aligned(first);
+}
+
+/// pairs: gate, up; dgate, dup.
+bool plan_interleaved(const Request& r, int64_t pack, const View* const (&pairs)[4], Views others,
+                      PointwisePlan* plan) {
+  const PointwiseGeometry& g = r.problem.geometry;
+  if (!r.problem.gated || !alternate(g, *pairs[0], *pairs[1], pack) || !alternate(g, *pairs[2], *pairs[3], pack))
+    return false;
+  for (const View* bias : r.biases) {
+    if (bias->data != nullptr && g.bias_dim != g.ndim - 1) return false;
+  }
+  plan->lanes = tile_lanes(g.shape[g.ndim - 1] / pack);
+  return tiles_fit(r, pack, others);
 }
 
 bool plan_biased(const Request& r, int64_t pack, PointwisePlan* plan) {
@@ -117,6 +150,7 @@ PointwisePlan plan_access(const Request& r) {
   };
   if (r.problem.dtype == DType::f64) return plan;  // packs of two elements gain nothing
   if (r.mask != nullptr && g.size % 8 != 0) return plan;
+  if (plan_interleaved(r, pack, r.pairs, r.others, &plan)) return with(PointwiseAccess::interleaved);
   for (const View* view : r.like_x) {
     if (view->data != nullptr && !aligned(*view)) return plan;
   }
@@ -130,14 +164,16 @@ PointwisePlan plan_access(const Request& r) {
 }  // namespace
 
 PointwisePlan plan_pointwise(const PointwiseForward& p) {
-  return plan_access({p, {&p.x, &p.up, &p.y}, {&p.bias, &p.up_bias}, p.mask});
+  const View none{};
+  return plan_access({p, {&p.x, &p.up, &p.y}, {&p.bias, &p.up_bias}, p.mask, {&p.x, &p.up, &none, &none}, {&p.y}});
 }
 
 PointwisePlan plan_pointwise(const PointwiseBackward& p) {
   const View none{};  // the biases' values matter only where the slope follows from x
   const View& bias = p.x.data != nullptr ? p.bias : none;
   const View& up_bias = p.x.data != nullptr ? p.up_bias : none;
-  return plan_access({p, {&p.dy, &p.x, &p.up, &p.y, &p.dx, &p.dup}, {&bias, &up_bias}, p.mask});
+  return plan_access(
+      {p, {&p.dy, &p.x, &p.up, &p.y, &p.dx, &p.dup}, {&bias, &up_bias}, p.mask, {&p.x, &p.up, &p.dx, &p.dup}, {&p.dy}});
 }
 
 namespace {
@@ -199,7 +235,8 @@ BiasPlan plan_bias_gradient(const PointwiseBackward& p, const DeviceInfo& device
     const int64_t groups = ceil_div(columns, pack);  // whatever the alignment
     const int64_t lanes = std::min<int64_t>(kWarp, power_of_two_from(groups));
     plan.lanes = static_cast<int>(lanes);
-    plan.parts = std::min(ceil_div(blocks, ceil_div(groups, lanes)), ceil_div(plan.outer * lanes, int64_t{4} * 256));
+    // One block too many would cost a whole round of all of them.
+    plan.parts = std::min(blocks / ceil_div(groups, lanes), ceil_div(plan.outer * lanes, int64_t{4} * 256));
     plan.partials = columns;
   } else {
     plan.width = static_cast<int>(packs && plan.dense && in_rows(g, pack, like_x) ? pack : 1);

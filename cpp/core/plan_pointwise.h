@@ -14,10 +14,11 @@ namespace normact {
 
 /// How tensors of x's shape are accessed; cuda/pointwise_space.cuh has a space for each.
 enum class PointwiseAccess : uint8_t {
-  flat,     // packs: each tensor is one array in the order of the index space, at a multiple of 16 bytes; no bias
-  biased,   // packs: the same with a bias, found for each pack
-  tile,     // packs: rows of whole packs, at multiples of 16 bytes, in up to two dimensions; perhaps a bias along them
-  elements  // one element at a time, at any strides
+  flat,    // packs: each tensor is one array in the order of the index space, at a multiple of 16 bytes; no bias
+  biased,  // packs: the same with a bias, found for each pack
+  tile,    // packs: rows of whole packs, at multiples of 16 bytes, in up to two dimensions; perhaps a bias along them
+  interleaved,  // as tile, but gate and up (and their gradients) alternate in one tensor
+  elements      // one element at a time, at any strides
 };
 
 /// How the biases of a pack are found (biased).

@@ -59,7 +59,10 @@ Status launch_forward(const PointwiseForward& p, const Launch& launch) {
     const PointwisePlan plan = plan_pointwise(p);
     if (plan.access == PointwiseAccess::flat) return launch_forward_packs<T, kGated, FlatSpace>(p, plan, launch);
     if (plan.access == PointwiseAccess::tile) return launch_forward_packs<T, kGated, TileSpace>(p, plan, launch);
-    if constexpr (!kGated) {
+    if constexpr (kGated) {
+      if (plan.access == PointwiseAccess::interleaved)
+        return launch_forward_packs<T, kGated, InterleavedSpace>(p, plan, launch);
+    } else {
       if (plan.access == PointwiseAccess::biased) return launch_forward_packs<T, kGated, BiasedSpace>(p, plan, launch);
     }
   }
@@ -96,6 +99,10 @@ Status launch_backward(const PointwiseBackward& p, const Launch& launch) {
     const PointwisePlan plan = plan_pointwise(p);
     if (plan.access == PointwiseAccess::flat)
       return launch_backward_packs<T, kGated, kSource, FlatSpace>(p, plan, launch);
+    if constexpr (kGated) {
+      if (plan.access == PointwiseAccess::interleaved)
+        return launch_backward_packs<T, kGated, kSource, InterleavedSpace>(p, plan, launch);
+    }
     if constexpr (kInput) {
       if (plan.access == PointwiseAccess::tile)
         return launch_backward_packs<T, kGated, kSource, TileSpace>(p, plan, launch);

@@ -71,8 +71,11 @@ __global__ void __launch_bounds__(kPointwiseThreads)
   for (int v = 0; v < kVectors; ++v) {
     if (!cursor.holds(v)) continue;
     dy[v] = load(p.dy, v);
-    if constexpr (!kMask) from[v] = load(source, v);
-    if constexpr (kGated) up[v] = load(p.up, v);
+    if constexpr (kGated) {
+      load_gated(cursor, v, p.x, p.up, from[v], up[v]);
+    } else if constexpr (!kMask) {
+      from[v] = load(source, v);
+    }
   }
   const Bias bias(space, kInput ? p.bias : View{}), up_bias(space, p.up_bias);
 #pragma unroll
@@ -96,9 +99,10 @@ __global__ void __launch_bounds__(kPointwiseThreads)
       gradient[j] = g.x;
       dup[j] = g.up;
     }
-    store_pack(static_cast<T*>(p.dx.data) + cursor.template offset<T>(p.dx, v), to_pack<T>(gradient));
     if constexpr (kGated) {
-      store_pack(static_cast<T*>(p.dup.data) + cursor.template offset<T>(p.dup, v), to_pack<T>(dup));
+      store_gated(cursor, v, p.dx, p.dup, to_pack<T>(gradient), to_pack<T>(dup));
+    } else {
+      store_pack(static_cast<T*>(p.dx.data) + cursor.template offset<T>(p.dx, v), to_pack<T>(gradient));
     }
   }
   if constexpr (kMask) return;  // problems with a mask have no tail

@@ -51,8 +51,11 @@ __global__ void __launch_bounds__(kPointwiseThreads)
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     if (!cursor.holds(v)) continue;
-    x[v] = load_pack(static_cast<const T*>(p.x.data) + cursor.template offset<T>(p.x, v));
-    if constexpr (kGated) up[v] = load_pack(static_cast<const T*>(p.up.data) + cursor.template offset<T>(p.up, v));
+    if constexpr (kGated) {
+      load_gated(cursor, v, p.x, p.up, x[v], up[v]);
+    } else {
+      x[v] = load_pack(static_cast<const T*>(p.x.data) + cursor.template offset<T>(p.x, v));
+    }
   }
   const Bias bias(space, p.bias), up_bias(space, p.up_bias);
 #pragma unroll

@@ -9,11 +9,14 @@
 //   BiasedSpace  the same with a bias along any dimension: found for each pack
 //   TileSpace    rows of packs at any row strides, and perhaps a bias along them: a thread stays in its column, so that
 //                it finds its biases once
-//   ElementSpace any strides and alignment, element by element
+//   InterleavedSpace  the same for gates that alternate with what they gate: two packs hold both
+//
+// element_space.cuh has what goes element by element.
 #pragma once
 
 #include "core/plan_pointwise.h"
 #include "cuda/device_math.cuh"
+#include "cuda/element_space.cuh"
 #include "cuda/memory.cuh"
 #include "math/gate.h"
 
@@ -38,15 +41,6 @@ struct PointwiseScalars {
         gate{static_cast<A>(p.limit), static_cast<A>(p.up_offset)} {}
 };
 
-template <class T>
-__device__ __forceinline__ Accumulator<T> load_element(const View& view, int64_t offset) {
-  return convert<Accumulator<T>>(static_cast<const T*>(view.data)[offset]);
-}
-template <class T>
-__device__ __forceinline__ void store_element(const View& view, int64_t offset, Accumulator<T> value) {
-  static_cast<T*>(view.data)[offset] = convert<T>(value);
-}
-
 struct FlatSpace {
   int64_t packs;  // whole ones
   int tail;       // elements after them
@@ -62,6 +56,7 @@ struct FlatSpace {
 
   template <int kVectors>
   struct Cursor {
+    static constexpr bool kInterleaved = false;
     int64_t first, packs;
     __device__ __forceinline__ explicit Cursor(const FlatSpace& space)
         : first(blockIdx.x * static_cast<int64_t>(kVectors * kPointwiseThreads) + threadIdx.x), packs(space.packs) {}
@@ -172,6 +167,7 @@ struct TileSpace {
 
   template <int kVectors>
   struct Cursor {
+    static constexpr bool kInterleaved = false;
     const TileSpace& space;
     int row;
     int column;  // pack in the row
@@ -222,60 +218,113 @@ struct TileSpace {
   }
 };
 
-struct ElementSpace {
-  int64_t size;
-  int ndim;
-  bool small;  // below 2^31 elements: no division
-  int64_t shape[kMaxDims];
-  Divisor divisor[kMaxDims];
-
-  explicit ElementSpace(const PointwiseGeometry& g) : size(g.size), ndim(g.ndim), small(g.size <= 2147483647) {
-    for (int d = 0; d < kMaxDims; ++d) {
-      shape[d] = d < ndim ? g.shape[d] : 1;
-      if (small && shape[d] > 0) divisor[d] = Divisor(static_cast<unsigned>(shape[d]));
-    }
-  }
-};
-
-/// The coordinates of an element.
-struct ElementPlace {
-  int ndim;
-  int64_t coordinate[kMaxDims];
-
-  /// In one dimension.
-  __device__ __forceinline__ explicit ElementPlace(int64_t element) : ndim(1), coordinate{element} {}
-
-  __device__ __forceinline__ ElementPlace(const ElementSpace& space, int64_t element) : ndim(space.ndim) {
-    int64_t rest = element;
+/// The elements at even and odd places of two packs that follow each other. For types of 2 or 4 bytes: packs of 4
+/// words.
+template <class T>
+__device__ __forceinline__ void split_pairs(const Pack<T>& first, const Pack<T>& second, Pack<T>& even, Pack<T>& odd) {
+  if constexpr (sizeof(T) == 2) {
 #pragma unroll
-    for (int d = kMaxDims - 1; d > 0; --d) {
-      coordinate[d] = 0;
-      if (d >= ndim) continue;
-      const int64_t next = space.small ? space.divisor[d].quotient(static_cast<unsigned>(rest)) : rest / space.shape[d];
-      coordinate[d] = rest - next * space.shape[d];
-      rest = next;
+    for (int w = 0; w < 4; ++w) {
+      const Pack<T>& from = w < 2 ? first : second;
+      even.word[w] = __byte_perm(from.word[w % 2 * 2], from.word[w % 2 * 2 + 1], 0x5410);
+      odd.word[w] = __byte_perm(from.word[w % 2 * 2], from.word[w % 2 * 2 + 1], 0x7632);
     }
-    coordinate[0] = rest;
-  }
-
-  __device__ __forceinline__ int64_t offset(const View& view) const {
-    int64_t offset = coordinate[0] * view.stride[0];
+  } else {
 #pragma unroll
-    for (int d = 1; d < kMaxDims; ++d) {
-      if (d < ndim) offset += coordinate[d] * view.stride[d];
+    for (int w = 0; w < 2; ++w) {
+      even.word[w] = first.word[2 * w];
+      odd.word[w] = first.word[2 * w + 1];
+      even.word[w + 2] = second.word[2 * w];
+      odd.word[w + 2] = second.word[2 * w + 1];
     }
-    return offset;
   }
+}
+template <class T>
+__device__ __forceinline__ void join_pairs(const Pack<T>& even, const Pack<T>& odd, Pack<T>& first, Pack<T>& second) {
+  if constexpr (sizeof(T) == 2) {
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      Pack<T>& to = w < 2 ? first : second;
+      to.word[w % 2 * 2] = __byte_perm(even.word[w], odd.word[w], 0x5410);
+      to.word[w % 2 * 2 + 1] = __byte_perm(even.word[w], odd.word[w], 0x7632);
+    }
+  } else {
+#pragma unroll
+    for (int w = 0; w < 2; ++w) {
+      first.word[2 * w] = even.word[w];
+      first.word[2 * w + 1] = odd.word[w];
+      second.word[2 * w] = even.word[w + 2];
+      second.word[2 * w + 1] = odd.word[w + 2];
+    }
+  }
+}
+
+struct InterleavedSpace : TileSpace {
+  using TileSpace::TileSpace;
+
+  template <int kVectors>
+  struct Cursor : TileSpace::Cursor<kVectors> {
+    using Base = TileSpace::Cursor<kVectors>;
+    using Base::Base;
+    static constexpr bool kInterleaved = true;
+
+    /// Of the first of the two packs that hold gate and up.
+    template <class T>
+    __device__ __forceinline__ int64_t pair_offset(const View& gate, int v) const {
+      return this->template offset<T>(gate, v) + this->column * kPackSize<T>;
+    }
+  };
 
   template <class T>
-  __device__ __forceinline__ Accumulator<T> load(const View& view) const {
-    return load_element<T>(view, offset(view));
-  }
-  /// 0 without a bias.
-  template <class T>
-  __device__ __forceinline__ Accumulator<T> bias(const View& view) const {
-    return view.data != nullptr ? Parameter<T>(view).at(offset(view)) : Accumulator<T>(0);
-  }
+  struct Bias {
+    using A = Accumulator<T>;
+    A value[kPackSize<T>];
+
+    __device__ __forceinline__ Bias(const TileSpace& space, const View& view) {
+      const TileSpace::Cursor<1> cursor(space);
+      const bool present = view.data != nullptr && cursor.column < space.columns;
+#pragma unroll
+      for (int j = 0; j < kPackSize<T>; ++j) {
+        value[j] =
+            present ? Parameter<T>(view).at((cursor.column * kPackSize<T> + j) * view.stride[space.inner + 1]) : A(0);
+      }
+    }
+    template <class Cursor>
+    __device__ __forceinline__ void add(const Cursor&, int, A (&to)[kPackSize<T>]) const {
+#pragma unroll
+      for (int j = 0; j < kPackSize<T>; ++j) to[j] += value[j];
+    }
+    __device__ __forceinline__ A of_element(int64_t) const { return A(0); }
+  };
 };
+
+/// Loads pack v of two gated inputs, stores that of two gradients, in whatever way the space has them.
+template <class T, class Cursor>
+__device__ __forceinline__ void load_gated(const Cursor& cursor, int v, const View& gate, const View& up, Pack<T>& x,
+                                           Pack<T>& factor) {
+  const T* from = static_cast<const T*>(gate.data);
+  if constexpr (Cursor::kInterleaved) {
+    from += cursor.template pair_offset<T>(gate, v);
+    split_pairs(load_pack(from), load_pack(from + kPackSize<T>), x, factor);
+  } else {
+    x = load_pack(from + cursor.template offset<T>(gate, v));
+    factor = load_pack(static_cast<const T*>(up.data) + cursor.template offset<T>(up, v));
+  }
+}
+template <class T, class Cursor>
+__device__ __forceinline__ void store_gated(const Cursor& cursor, int v, const View& gate, const View& up,
+                                            const Pack<T>& x, const Pack<T>& factor) {
+  T* to = static_cast<T*>(gate.data);
+  if constexpr (Cursor::kInterleaved) {
+    to += cursor.template pair_offset<T>(gate, v);
+    Pack<T> first, second;
+    join_pairs(x, factor, first, second);
+    store_pack(to, first);
+    store_pack(to + kPackSize<T>, second);
+  } else {
+    store_pack(to + cursor.template offset<T>(gate, v), x);
+    store_pack(static_cast<T*>(up.data) + cursor.template offset<T>(up, v), factor);
+  }
+}
 
 }  // namespace normact::cuda

@@ -91,6 +91,20 @@ TEST(access_without_a_bias) {
   CHECK(plan_pointwise(interleaved).access == PointwiseAccess::elements);
 }
 
+TEST(access_of_gates_that_alternate) {
+  PointwiseForward p = forward(DType::bf16, geometry({10, 64}), {128, 2});
+  p.gated = true;
+  p.up = p.x;
+  p.up.data = memory + 2;
+  p.y = view(DType::bf16, {64, 1});
+  CHECK(plan_pointwise(p).access == PointwiseAccess::interleaved);
+  p.up.data = memory + 4;
+  CHECK(plan_pointwise(p).access == PointwiseAccess::elements);
+  p.up.data = memory + 2;
+  p.y = view(DType::bf16, {64, 1}, 2);
+  CHECK(plan_pointwise(p).access == PointwiseAccess::elements);
+}
+
 TEST(access_with_a_mask) {
   PointwiseForward p = forward(DType::f32, geometry({64}), {1});
   p.mask = reinterpret_cast<uint8_t*>(memory);
@@ -128,6 +142,9 @@ TEST(bias_gradients) {
   CHECK_EQ(wide.lanes, 32);
   CHECK_EQ(wide.parts, 44);  // 12 column groups: 528 blocks, which all run at once
   CHECK_EQ(wide.workspace_bytes, size_t{44 * 3072 * 4});
+
+  // 64 column groups: 8 parts are 512 blocks, a ninth would be more than run at once.
+  CHECK_EQ(plan(backward(DType::bf16, geometry({8192, 16384}, 1), {16384, 1})).parts, 8);
 
   BiasPlan odd = plan(backward(DType::bf16, geometry({16384, 3073}, 1), {3073, 1}));
   CHECK(odd.sum == BiasSum::columns);
