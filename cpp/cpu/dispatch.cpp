@@ -74,6 +74,13 @@ Status find_row_kernels(DType dtype, const RowKernels** kernels) {
   return Status();
 }
 
+Status find_pointwise_kernels(DType dtype, const PointwiseKernels** kernels) {
+  const Selection& chosen = selection();
+  if (!chosen.isa) return Status(NORMACT_INVALID_ARGUMENT, chosen.error);
+  *kernels = &chosen.isa->pointwise[static_cast<int>(dtype)];
+  return Status();
+}
+
 const char* isa_name() {
   const Selection& chosen = selection();
   return chosen.isa ? chosen.isa->name : "none: NORMACT_CPU_ISA names no instruction set that can run here";

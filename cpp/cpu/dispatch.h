@@ -10,5 +10,6 @@ namespace normact::cpu {
 
 /// The kernels for this dtype. An error if NORMACT_CPU_ISA names no instruction set that this build and processor have.
 Status find_row_kernels(DType dtype, const RowKernels** kernels);
+Status find_pointwise_kernels(DType dtype, const PointwiseKernels** kernels);
 
 }  // namespace normact::cpu

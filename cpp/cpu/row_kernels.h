@@ -8,16 +8,13 @@
 #include <cstdint>
 
 #include "core/problem.h"
+#include "cpu/pointwise_kernels.h"
+#include "cpu/range.h"
 #include "math/moments.h"
 
 namespace normact::cpu {
 
 constexpr int64_t kChunk = 8192;
-
-struct Range {
-  int64_t begin;
-  int64_t end;
-};
 
 /// Parameters are arrays of the accumulator type without gaps, weight_offset added.
 struct ForwardWork {
@@ -79,6 +76,7 @@ struct RowKernels {
 struct Isa {
   const char* name;
   RowKernels row[4];
+  const PointwiseKernels* pointwise;
 };
 
 #if defined(__x86_64__)

@@ -19,21 +19,22 @@ constexpr RowKernels kernels_for() {
           backward_sums<T>, backward_apply<T>,  load_parameter<N>, reduce_parameter<N>, add<N>};
 }
 
-constexpr Isa isa() {
+constexpr Isa isa(const PointwiseKernels* pointwise) {
   return {NORMACT_NAME_OF(NORMACT_ISA),
-          {kernels_for<double>(), kernels_for<float>(), kernels_for<Half>(), kernels_for<BFloat>()}};
+          {kernels_for<double>(), kernels_for<float>(), kernels_for<Half>(), kernels_for<BFloat>()},
+          pointwise};
 }
 
 }  // namespace NORMACT_ISA
 
 #if defined(__AVX512F__)
-const Isa kAvx512Isa = NORMACT_ISA::isa();
+const Isa kAvx512Isa = NORMACT_ISA::isa(kAvx512Pointwise);
 #elif defined(__AVX2__)
-const Isa kAvx2Isa = NORMACT_ISA::isa();
+const Isa kAvx2Isa = NORMACT_ISA::isa(kAvx2Pointwise);
 #elif defined(__aarch64__)
-const Isa kNeonIsa = NORMACT_ISA::isa();
+const Isa kNeonIsa = NORMACT_ISA::isa(kNeonPointwise);
 #else
-const Isa kBaselineIsa = NORMACT_ISA::isa();
+const Isa kBaselineIsa = NORMACT_ISA::isa(kBaselinePointwise);
 #endif
 
 }  // namespace normact::cpu

@@ -56,13 +56,13 @@ struct GeluTanh {
 
   NORMACT_HD static ValueAndSlope<N> at(N x, const ActivationScalars<N>&) {
     const N z = bounded_size<M>(x, M::constant(24));  // 2 u = 1024
-    const Split<M> square = product<M>(split<M>(z), split<M>(z));
+    const Split<M> z_square = square<M>(z);
     // -2 u log2(e) = z (linear + cubic z^2)
     const Split<M> linear = split_constant<M>(kLinear, kLinearRest);
     const Split<M> cubic = split_constant<M>(kCubic, kCubicRest);
-    const Split<M> rate = sum<M>(linear, product<M>(square, cubic));
-    const Tails<M> tails = logistic_tails<M>(exp2<M>(product<M>(split<M>(z), rate)));
-    const N twice_u_slope = M::multiply_add(square.high, M::constant(kSlopeSquare), M::constant(kSlope));
+    const Split<M> rate = sum<M>(linear, product<M>(z_square, cubic));
+    const Tails<M> tails = logistic_tails<M>(exp2_product<M>(z, rate));
+    const N twice_u_slope = M::multiply_add(z_square.high, M::constant(kSlopeSquare), M::constant(kSlope));
     return x_times_distribution<M>(x, z, tails.lower, twice_u_slope * (tails.lower * tails.upper));
   }
 
@@ -84,7 +84,7 @@ struct QuickGelu {
   NORMACT_HD static ValueAndSlope<N> at(N x, const ActivationScalars<N>&) {
     const N z = bounded_size<M>(x, exp_reach<M>());
     const Split<M> rate = split_constant<M>(-2.4554669595930156, -7.816541847237075e-17);  // -1.702 log2(e)
-    const Tails<M> tails = logistic_tails<M>(exp2<M>(product<M>(split<M>(z), rate)));
+    const Tails<M> tails = logistic_tails<M>(exp2_product<M>(z, rate));
     return x_times_distribution<M>(x, z, tails.lower, M::constant(1.702) * (tails.lower * tails.upper));
   }
 };
@@ -130,7 +130,7 @@ struct Tanh {
   NORMACT_HD static ValueAndSlope<N> at(N x, const ActivationScalars<N>&) {
     const N z = bounded_size<M>(x, exp_reach<M>());
     const Split<M> rate = split_constant<M>(-2 * kLog2E, -2 * kLog2ERest);
-    const Exp2AndMinus1<M> exponential = exp2_and_minus_1<M>(product<M>(split<M>(z), rate));
+    const Exp2AndMinus1<M> exponential = exp2_and_minus_1<M>(z, rate);
     const N r = M::reciprocal(exponential.minus_1 + M::constant(2));
     const N twice = r + r;
     return {M::copy_sign(exponential.minus_1 * r, x), exponential.e * (twice * twice)};
@@ -151,7 +151,7 @@ struct Elu {
   NORMACT_HD static ValueAndSlope<N> at(N x, const ActivationScalars<N>& s) {
     const N z = bounded_size<M>(x, exp_reach<M>());
     const Split<M> rate = split_constant<M>(-kLog2E, -kLog2ERest);
-    const Exp2AndMinus1<M> exponential = exp2_and_minus_1<M>(product<M>(split<M>(z), rate));
+    const Exp2AndMinus1<M> exponential = exp2_and_minus_1<M>(z, rate);
     const auto positive = x > M::constant(0);
     return {M::select(positive, x, s.alpha * exponential.minus_1),
             M::select(positive, M::constant(1), s.alpha * exponential.e)};
@@ -173,7 +173,7 @@ struct Softplus {
     const N zero = M::constant(0);
     const N scaled = s.beta * x;
     const N z = bounded_size<M>(x, s.reach);
-    const N e = exp2<M>(product<M>(split<M>(z), Split<M>{s.rate_high, s.rate_low}));
+    const N e = exp2_product<M>(z, Split<M>{s.rate_high, s.rate_low});
     const N value = M::multiply_add(log1p_unit<M>(e), s.reciprocal_beta, M::select(scaled > zero, x, zero));
     const Tails<M> tails = logistic_tails<M>(e);
     const N slope = M::select(scaled < zero, tails.lower, tails.upper);

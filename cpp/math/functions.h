@@ -7,7 +7,7 @@
 //   kExp2Instruction             whether exp2(t) exists: 2^t for any t, within 2^-22
 //   constant(c)                  the double c in every lane
 //   multiply_add(a, b, c)        a * b + c, fused where the hardware can
-//   product_error(a, b, p)       a * b - p, exactly, for p = a * b rounded
+//   product_error(a, b, p)       a * b - p, rounded once, for p within 1 of a * b or a * b rounded
 //   abs(a), copy_sign(a, sign)
 //   minimum(a, b), maximum(a, b) NaN if a is NaN; b never is
 //   select(condition, yes, no)   condition: a comparison of Numbers; false for NaN
@@ -41,11 +41,6 @@ NORMACT_HD Split<M> split_constant(double c, double rest) {
   }
 }
 
-template <class M>
-NORMACT_HD Split<M> split(typename M::Number a) {
-  return {a, M::constant(0)};
-}
-
 /// a * b to twice the precision.
 template <class M>
 NORMACT_HD Split<M> product(Split<M> a, Split<M> b) {
@@ -55,6 +50,26 @@ NORMACT_HD Split<M> product(Split<M> a, Split<M> b) {
   } else {
     const auto cross = M::multiply_add(a.high, b.low, a.low * b.high);
     return {high, M::product_error(a.high, b.high, high) + cross};
+  }
+}
+
+/// The same for numbers whose low is 0.
+template <class M>
+NORMACT_HD Split<M> product(typename M::Number a, Split<M> b) {
+  const auto high = a * b.high;
+  if constexpr (M::kBits <= 11) {
+    return {high, M::constant(0)};
+  } else {
+    return {high, M::multiply_add(a, b.low, M::product_error(a, b.high, high))};
+  }
+}
+template <class M>
+NORMACT_HD Split<M> square(typename M::Number a) {
+  const auto high = a * a;
+  if constexpr (M::kBits <= 11) {
+    return {high, M::constant(0)};
+  } else {
+    return {high, M::product_error(a, a, high)};
   }
 }
 
@@ -73,18 +88,44 @@ NORMACT_HD Split<M> sum(Split<M> a, Split<M> b) {
 
 // ---- Exponentials ---------------------------------------------------------------------------------------------------
 
-/// 2^y for |y| < 2^20, within 2 ulp. y.low is what makes it so: rounding y alone costs |y| / 2 ulp.
+/// y = n + f, n an integer and |f| <= 1/2.
 template <class M>
-NORMACT_HD typename M::Number exp2(Split<M> y) {
+struct Parts {
+  typename M::Number n;
+  typename M::Number f;
+};
+
+/// Of y = a * b, |y| < 2^20; f is wrong by 2^-25 (2^-54) at most, however large y is.
+template <class M>
+NORMACT_HD Parts<M> parts(typename M::Number a, Split<M> b) {
+  const auto n = M::nearest(a * b.high);
+  if constexpr (M::kBits <= 11) {
+    return {n, M::multiply_add(a, b.high, -n)};
+  } else {
+    return {n, M::multiply_add(a, b.low, M::product_error(a, b.high, n))};
+  }
+}
+template <class M>
+NORMACT_HD Parts<M> parts(Split<M> a, Split<M> b) {
+  const auto by_high = parts<M>(a.high, b);
+  if constexpr (M::kBits <= 11) {
+    return by_high;
+  } else {
+    return {by_high.n, M::multiply_add(a.low, b.high, by_high.f)};
+  }
+}
+
+/// 2^(a * b) for |a * b| < 2^20, within 2 ulp; a: a Number or a Split. Rounding a * b first would cost |a * b| / 2 ulp.
+template <class M, class A>
+NORMACT_HD typename M::Number exp2_product(A a, Split<M> b) {
   if constexpr (M::kExp2Instruction) {
+    const Split<M> y = product<M>(a, b);
     const auto e = M::exp2(y.high);
     if constexpr (M::kBits <= 11) return e;
     return M::multiply_add(e, y.low * M::constant(0.6931471805599453), e);
   } else {
-    const auto n = M::nearest(y.high);
-    auto f = y.high - n;
-    if constexpr (M::kBits > 11) f = f + y.low;
-    return M::scale(M::multiply_add(f, exp2_ratio<M>(f), M::constant(1)), n);
+    const Parts<M> y = parts<M>(a, b);
+    return M::scale(M::multiply_add(y.f, exp2_ratio<M>(y.f), M::constant(1)), y.n);
   }
 }
 
@@ -95,14 +136,12 @@ struct Exp2AndMinus1 {
   typename M::Number minus_1;
 };
 
-/// For -2^20 < y <= 0. 2^y - 1 = 2^n (2^f - 1) + (2^n - 1), in which nothing cancels as |f| <= 1/2.
+/// For y = a * b, -2^20 < y <= 0. 2^y - 1 = 2^n (2^f - 1) + (2^n - 1), in which nothing cancels as |f| <= 1/2.
 template <class M>
-NORMACT_HD Exp2AndMinus1<M> exp2_and_minus_1(Split<M> y) {
-  const auto n = M::nearest(y.high);
-  auto f = y.high - n;
-  if constexpr (M::kBits > 11) f = f + y.low;
-  const auto fraction = f * exp2_ratio<M>(f);
-  const auto power = M::scale(M::constant(1), n);
+NORMACT_HD Exp2AndMinus1<M> exp2_and_minus_1(typename M::Number a, Split<M> b) {
+  const Parts<M> y = parts<M>(a, b);
+  const auto fraction = y.f * exp2_ratio<M>(y.f);
+  const auto power = M::scale(M::constant(1), y.n);
   return {M::multiply_add(power, fraction, power), M::multiply_add(power, fraction, power - M::constant(1))};
 }
 
@@ -117,7 +156,7 @@ NORMACT_HD typename M::Number exp_reach() {
 /// exp(-z) for 0 <= z <= 2 exp_reach.
 template <class M>
 NORMACT_HD typename M::Number exp_minus(typename M::Number z) {
-  return exp2<M>(product<M>(split<M>(z), split_constant<M>(-kLog2E, -kLog2ERest)));
+  return exp2_product<M>(z, split_constant<M>(-kLog2E, -kLog2ERest));
 }
 
 // ---- Logarithm, logistic function, normal distribution --------------------------------------------------------------
@@ -160,8 +199,7 @@ NORMACT_HD typename M::Number normal_reach() {
 /// For 0 <= z <= normal_reach. Phi(-z) = exp(-z^2 / 2) times a function of z that varies little.
 template <class M>
 NORMACT_HD NormalTail<M> normal_tail(typename M::Number z) {
-  const auto square = product<M>(split<M>(z), split<M>(z));
-  const auto e = exp2<M>(product<M>(square, split_constant<M>(-kLog2E / 2, -kLog2ERest / 2)));
+  const auto e = exp2_product<M>(square<M>(z), split_constant<M>(-kLog2E / 2, -kLog2ERest / 2));
   const auto r = M::reciprocal(z + M::constant(4));
   const auto s = M::multiply_add(r, M::constant(-8), M::constant(1));             // (z - 4) / (z + 4)
   const auto ratio = M::multiply_add(z, normal_tail_rest<M>(s), M::constant(8));  // z = 0 gives 1/2 exactly

@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pointwise kernels for one instruction set; sources.cmake has its compiler flags.
+#define NORMACT_ISA baseline
+#include "cpu/pointwise_kernels_impl.h"

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pieces of tensors as arrays without gaps: where the elements are, or gathered into a buffer and scattered back.
+#pragma once
+
+#include "cpu/pointwise_kernels.h"
+#include "cpu/simd_element.h"
+#include "cpu/simd_interleave.h"
+
+namespace normact::cpu::NORMACT_ISA {
+
+/// An element of the index space by its coordinates.
+class Position {
+ public:
+  NORMACT_SIMD Position(const PointwiseGeometry& geometry, int64_t element) : geometry_(&geometry) {
+    for (int d = geometry.ndim - 1; d > 0; --d) {
+      const int64_t next = element / geometry.shape[d];
+      index_[d] = element - next * geometry.shape[d];
+      element = next;
+    }
+    index_[0] = element;
+  }
+
+  NORMACT_SIMD int64_t offset(const int64_t* stride) const {
+    int64_t sum = index_[0] * stride[0];
+    for (int d = 1; d < geometry_->ndim; ++d) sum += index_[d] * stride[d];
+    return sum;
+  }
+
+  /// Elements up to the end of the innermost dimension.
+  NORMACT_SIMD int64_t to_turn() const {
+    const int last = geometry_->ndim - 1;
+    return geometry_->shape[last] - index_[last];
+  }
+
+  /// Onwards by at most to_turn().
+  NORMACT_SIMD void advance(int64_t count) {
+    int d = geometry_->ndim - 1;
+    index_[d] += count;
+    for (; d > 0 && index_[d] == geometry_->shape[d]; --d) {
+      index_[d] = 0;
+      ++index_[d - 1];
+    }
+  }
+
+ private:
+  const PointwiseGeometry* geometry_;
+  int64_t index_[kMaxDims];
+};
+
+/// visit(offset of the run's first element, how many) for each run of the innermost dimension.
+template <class Visit>
+NORMACT_SIMD void for_each_run(const int64_t* stride, Position at, int64_t count, Visit visit) {
+  while (count > 0) {
+    const int64_t to_turn = at.to_turn();
+    const int64_t run = to_turn < count ? to_turn : count;
+    visit(at.offset(stride), run);
+    at.advance(run);
+    count -= run;
+  }
+}
+
+/// target[i] = source[i * step].
+template <class T>
+NORMACT_SIMD void copy_from(const T* source, int64_t step, int64_t count, T* target) {
+  if (step == 1) {
+    __builtin_memcpy(target, source, size_t(count) * sizeof(T));
+  } else if (step == 2) {
+    for (int64_t i = 0; i < count; ++i) target[i] = source[2 * i];
+  } else {
+    for (int64_t i = 0; i < count; ++i) target[i] = source[i * step];
+  }
+}
+
+/// target[i * step] = source[i].
+template <class T>
+NORMACT_SIMD void copy_to(const T* source, int64_t step, int64_t count, T* target) {
+  if (step == 1) {
+    __builtin_memcpy(target, source, size_t(count) * sizeof(T));
+  } else {
+    for (int64_t i = 0; i < count; ++i) target[i * step] = source[i];
+  }
+}
+
+template <class T>
+__attribute__((noinline)) void gather(const T* base, const int64_t* stride, int last, const Position& at, int64_t count,
+                                      T* target) {
+  for_each_run(stride, at, count, [&](int64_t offset, int64_t run) {
+    copy_from(base + offset, stride[last], run, target);
+    target += run;
+  });
+}
+
+template <class T>
+__attribute__((noinline)) void scatter(const T* source, const int64_t* stride, int last, const Position& at,
+                                       int64_t count, T* base) {
+  for_each_run(stride, at, count, [&](int64_t offset, int64_t run) {
+    copy_to(source, stride[last], run, base + offset);
+    source += run;
+  });
+}
+
+/// Whether the elements lie in memory as in the index space.
+NORMACT_SIMD bool is_flat(const PointwiseGeometry& geometry, const View& view) {
+  int64_t dense = 1;
+  for (int d = geometry.ndim - 1; d >= 0; --d) {
+    if (view.stride[d] != dense && geometry.shape[d] != 1) return false;
+    dense *= geometry.shape[d];
+  }
+  return true;
+}
+
+/// A tensor, piece by piece.
+template <class T>
+class Pieces {
+ public:
+  /// buffer: room for a piece.
+  NORMACT_SIMD Pieces(const PointwiseGeometry& geometry, const PieceRule& rule, const View& view, T* buffer)
+      : base_(static_cast<T*>(view.data)),
+        stride_(view.stride),
+        last_(geometry.ndim - 1),
+        direct_(rule.runs ? view.stride[last_] == 1 : is_flat(geometry, view)),
+        buffer_(buffer) {}
+
+  NORMACT_SIMD explicit operator bool() const { return base_ != nullptr; }
+
+  /// The piece as an array, for reading; null if there is no tensor.
+  NORMACT_SIMD T* read(const Position& at, int64_t count) const {
+    if (!base_) return nullptr;
+    if (direct_) return base_ + at.offset(stride_);
+    gather<T>(base_, stride_, last_, at, count, buffer_);
+    return buffer_;
+  }
+  /// The same for writing; write() then puts it in place.
+  NORMACT_SIMD T* target(const Position& at) const { return direct_ ? base_ + at.offset(stride_) : buffer_; }
+  NORMACT_SIMD void write(const Position& at, int64_t count) const {
+    if (!direct_) scatter<T>(buffer_, stride_, last_, at, count, base_);
+  }
+
+ private:
+  T* base_;
+  const int64_t* stride_;
+  int last_;
+  bool direct_;
+  T* buffer_;
+};
+
+/// Two tensors, or one and none. If they lie in turn in one memory, that is gone through once for both.
+template <class T>
+class PiecesOfTwo {
+ public:
+  NORMACT_SIMD PiecesOfTwo(const PointwiseGeometry& geometry, const PieceRule& rule, const View& first,
+                           const View& second, T* first_buffer, T* second_buffer)
+      : first_(geometry, rule, first, first_buffer),
+        second_(geometry, rule, second, second_buffer),
+        base_(static_cast<T*>(first.data)),
+        stride_(first.stride),
+        first_buffer_(first_buffer),
+        second_buffer_(second_buffer),
+        in_turn_(rule.runs && base_ && second.data == base_ + 1 && first.stride[geometry.ndim - 1] == 2) {
+    for (int d = 0; d < geometry.ndim; ++d) in_turn_ = in_turn_ && first.stride[d] == second.stride[d];
+  }
+
+  NORMACT_SIMD void read(const Position& at, int64_t count, const T*& first, const T*& second) const {
+    if (!in_turn_) {
+      first = first_.read(at, count);
+      second = second_.read(at, count);
+      return;
+    }
+    deinterleave<T>(base_ + at.offset(stride_), count, first_buffer_, second_buffer_);
+    first = first_buffer_;
+    second = second_buffer_;
+  }
+  NORMACT_SIMD void target(const Position& at, T*& first, T*& second) const {
+    first = first_.target(at);
+    second = second_ ? second_.target(at) : nullptr;
+  }
+  NORMACT_SIMD void write(const Position& at, int64_t count) const {
+    if (in_turn_) return interleave<T>(first_buffer_, second_buffer_, count, base_ + at.offset(stride_));
+    first_.write(at, count);
+    if (second_) second_.write(at, count);
+  }
+
+ private:
+  Pieces<T> first_, second_;
+  T* base_;
+  const int64_t* stride_;
+  T *first_buffer_, *second_buffer_;
+  bool in_turn_;
+};
+
+/// visit(position, first element, count) for each piece of a range.
+template <class Visit>
+NORMACT_SIMD void for_pieces(const PointwiseGeometry& geometry, const PieceRule& rule, Range elements, Visit visit) {
+  Position at(geometry, elements.begin);
+  for (int64_t begin = elements.begin; begin < elements.end;) {
+    int64_t count = elements.end - begin < rule.limit ? elements.end - begin : rule.limit;
+    if (rule.runs) {
+      const int64_t to_turn = at.to_turn();
+      if (to_turn < count) count = to_turn;
+      visit(at, begin, count);
+      at.advance(count);
+    } else {
+      visit(at, begin, count);
+      at = Position(geometry, begin + count);
+    }
+    begin += count;
+  }
+}
+
+}  // namespace normact::cpu::NORMACT_ISA
