@@ -2,6 +2,7 @@
 // The Python module normact._core: the C API on Python arrays. normact/*.py is its only user.
 #include <nanobind/nanobind.h>
 
+#include "bindings/activation.h"
 #include "bindings/array_type.h"
 #include "bindings/buffer.h"
 #include "bindings/error.h"
@@ -48,6 +49,7 @@ void set_num_threads(int count) {
 NB_MODULE(_core, module) {
   nb::set_leak_warnings(false);  // array types and interned names are kept until the process ends
   normact::python::bind_norm(module);
+  normact::python::bind_activation(module);
   normact::python::bind_buffer(module);
   module.def("framework_of", &framework_of, nb::arg("x").none(), nb::arg("function"), nb::arg("name"),
              nb::sig("def framework_of(x: object, function: str, name: str) -> str"),

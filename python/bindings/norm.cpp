@@ -2,30 +2,13 @@
 // normact_norm_forward and normact_norm_backward on Python arrays. Every output is given; nothing is returned.
 #include "bindings/norm.h"
 
-#include <new>
-#include <string>
-
-#include "bindings/error.h"
-#include "bindings/tensor_arg.h"
-#include "normact/normact.h"
+#include "bindings/execute.h"
 
 namespace normact::python {
 namespace {
 
-constexpr size_t kWorkspaceAlignment = 256;
-
-thread_local int32_t row_variant = NORMACT_ROW_AUTO;
-
 const char* forward_name(int kind) { return kind == NORMACT_NORM_LAYER ? "layer_norm" : "rms_norm"; }
 const char* backward_name(int kind) { return kind == NORMACT_NORM_LAYER ? "layer_norm_backward" : "rms_norm_backward"; }
-
-double number(nb::handle object, const char* name, const Call& call) {
-  const double value = PyFloat_AsDouble(object.ptr());
-  if (value == -1.0 && PyErr_Occurred()) {
-    raise(PyExc_TypeError, call.function, ": ", name, " is of type ", type_name(object.ptr()), "; expected a number");
-  }
-  return value;
-}
 
 /// The axis argument: an int or a sequence of ints.
 class Axes {
@@ -42,11 +25,7 @@ class Axes {
 
  private:
   void append(nb::handle object, const Call& call) {
-    const Py_ssize_t axis = PyNumber_AsSsize_t(object.ptr(), PyExc_ValueError);
-    if (axis == -1 && PyErr_Occurred()) {
-      raise(PyExc_TypeError, call.function, ": axis is of type ", type_name(object.ptr()),
-            "; expected an int or a tuple of ints");
-    }
+    const int64_t axis = integer(object, "axis", "an int or a tuple of ints", call);
     if (count_ == kMaxAxes) raise(PyExc_ValueError, call.function, ": axis has more than ", kMaxAxes, " entries");
     axes_[count_++] = axis;
   }
@@ -55,54 +34,6 @@ class Axes {
   int count_ = 0;
   int64_t axes_[kMaxAxes];
 };
-
-/// Scratch memory where x lives: on a GPU an array that the caller's framework allocates (so that its allocator orders
-/// the reuse, also while a CUDA graph is captured), on the CPU plain memory.
-class Workspace {
- public:
-  ~Workspace() { ::operator delete(host_, std::align_val_t{kWorkspaceAlignment}); }
-  Workspace() = default;
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-
-  void allocate(size_t bytes, const TensorArg& x, nb::handle x_object, nb::handle allocator, Call& call) {
-    bytes_ = bytes;
-    if (bytes == 0) return;
-    if (!x.on_cuda()) {
-      data_ = host_ = ::operator new(bytes, std::align_val_t{kWorkspaceAlignment});
-      return;
-    }
-    array_ = allocator(x_object, bytes);
-    view_.read_bytes(array_, "workspace", call);
-    data_ = static_cast<char*>(view_.get()->data) + view_.get()->byte_offset;
-  }
-
-  void describe(normact_exec* exec) const {
-    exec->workspace = data_;
-    exec->workspace_bytes = bytes_;
-  }
-
- private:
-  size_t bytes_ = 0;
-  void* data_ = nullptr;
-  void* host_ = nullptr;
-  nb::object array_;
-  TensorArg view_;
-};
-
-normact_exec exec_on(const Call& call) {
-  return {sizeof(normact_exec), call.stream.handle(), nullptr, 0, row_variant, 0};
-}
-
-void check(normact_status status, const Call& call) {
-  if (status != NORMACT_OK) raise_status(status, call.function);
-}
-
-template <class Function>
-normact_status without_gil(Function function) {
-  nb::gil_scoped_release release;
-  return function();
-}
 
 void norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb::handle bias_object,
                   nb::handle residual_object, nb::handle y_object, nb::handle residual_out_object,
@@ -128,18 +59,12 @@ void norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb::h
   const normact_norm_forward_args args{sizeof args,        x.get(),    residual.get(),
                                        weight.get(),       bias.get(), y.get(),
                                        residual_out.get(), mean.get(), rstd.get()};
-  normact_exec exec = exec_on(call);
-  Workspace workspace;
-  normact_status status = without_gil([&] { return normact_norm_forward(&desc, &args, &exec); });
-  if (status == NORMACT_WORKSPACE_TOO_SMALL) {  // rare, and nothing was written: asking first would cost every call
-    size_t bytes = 0;
-    check(normact_norm_forward_workspace(&desc, &args, &exec, &bytes), call);
-    workspace.allocate(bytes, x, x_object, allocator, call);
-    workspace.describe(&exec);
-    status = without_gil([&] { return normact_norm_forward(&desc, &args, &exec); });
-  }
-  check(status, call);
-  call.stream.wait_for_strangers();
+  execute(
+      call, {x, x_object, allocator, false},
+      [&](const normact_exec* exec, size_t* bytes) {
+        return normact_norm_forward_workspace(&desc, &args, exec, bytes);
+      },
+      [&](const normact_exec* exec) { return normact_norm_forward(&desc, &args, exec); });
 }
 
 void norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::handle weight_object,
@@ -162,20 +87,18 @@ void norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::hand
                                axes.data(), 0.0,  number(weight_offset, "weight_offset", call)};
   const normact_norm_backward_args args{sizeof args, dy.get(),        x.get(),  weight.get(),  mean.get(),
                                         rstd.get(),  dresidual.get(), dx.get(), dweight.get(), dbias.get()};
-  normact_exec exec = exec_on(call);
-  size_t bytes = 0;
-  check(normact_norm_backward_workspace(&desc, &args, &exec, &bytes), call);
-  Workspace workspace;
-  workspace.allocate(bytes, x, x_object, allocator, call);
-  workspace.describe(&exec);
-  check(without_gil([&] { return normact_norm_backward(&desc, &args, &exec); }), call);
-  call.stream.wait_for_strangers();
+  execute(
+      call, {x, x_object, allocator, true},
+      [&](const normact_exec* exec, size_t* bytes) {
+        return normact_norm_backward_workspace(&desc, &args, exec, bytes);
+      },
+      [&](const normact_exec* exec) { return normact_norm_backward(&desc, &args, exec); });
 }
 
 /// Forces a row kernel in this thread and returns what was forced before.
 int set_row_variant(int variant) {
-  const int previous = row_variant;
-  row_variant = variant;
+  const int previous = row_variant();
+  row_variant() = variant;
   return previous;
 }
 

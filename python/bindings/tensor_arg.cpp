@@ -118,10 +118,20 @@ bool is_extension_bfloat16(nb::handle object, const ArrayType& type) {
 void TensorArg::read(nb::handle object, const char* name, Access access, Call& call) {
   take(object.ptr(), name, access, call);
   check_dtype(name, call);
+  check_memory(name, call);
 }
 
 void TensorArg::read_optional(nb::handle object, const char* name, Access access, Call& call) {
   if (!object.is_none()) read(object, name, access, call);
+}
+
+void TensorArg::read_optional_mask(nb::handle object, const char* name, Access access, Call& call) {
+  if (object.is_none()) return;
+  take(object.ptr(), name, access, call);
+  if (tensor_.dtype_code != NORMACT_DTYPE_UINT || tensor_.dtype_bits != 8 || tensor_.dtype_lanes != 1) {
+    raise(PyExc_TypeError, call.function, ": ", name, " has dtype ", dtype_text(tensor_), "; expected uint8");
+  }
+  check_memory(name, call);
 }
 
 void TensorArg::read_bytes(nb::handle object, const char* name, Call& call) {
@@ -214,6 +224,9 @@ void TensorArg::check_dtype(const char* name, const Call& call) const {
     raise(PyExc_TypeError, call.function, ": ", name, " has dtype ", dtype_text(tensor_),
           "; expected float64, float32, float16 or bfloat16");
   }
+}
+
+void TensorArg::check_memory(const char* name, const Call& call) const {
   const int64_t* begin = tensor_.shape;
   const int64_t* end = begin + std::max(tensor_.ndim, 0);
   if (tensor_.data == nullptr && std::find(begin, end, 0) == end) {

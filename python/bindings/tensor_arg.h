@@ -37,6 +37,9 @@ class TensorArg {
   /// The same, but None means absent.
   void read_optional(nb::handle object, const char* name, Access access, Call& call);
 
+  /// Takes an array of uint8, or None.
+  void read_optional_mask(nb::handle object, const char* name, Access access, Call& call);
+
   /// Takes an array of any element type to write to; for workspaces.
   void read_bytes(nb::handle object, const char* name, Call& call);
 
@@ -50,6 +53,7 @@ class TensorArg {
   void take_capsule(nb::object capsule, const char* name, Access access, const Call& call);
   void copy(const DLTensor& tensor);
   void check_dtype(const char* name, const Call& call) const;
+  void check_memory(const char* name, const Call& call) const;
 
   static constexpr int kMaxDims = 64;  // no framework makes more
   bool present_ = false;

@@ -41,9 +41,17 @@ class Family:
         """The same for a statistic of x: this shape, float32 (float64 for float64)."""
         return self.empty_like(x)  # raises
 
-    def workspace(self, x: Any, nbytes: int) -> Any:
-        """Bytes on the GPU of x, aligned to 256."""
+    def empty(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """The same with this shape and the dtype of x, row-major."""
         return self.empty_like(x)  # raises
+
+    def empty_bytes(self, x: Any, count: int) -> Any:
+        """The same for so many uint8."""
+        return self.empty_like(x)  # raises
+
+    def workspace(self, x: Any, nbytes: int) -> Any:
+        """Bytes on the GPU of x, aligned to 256; never handed over."""
+        return self.empty_bytes(x, nbytes)
 
     #: Whether hand_over() does anything.
     hands_over = False
@@ -65,6 +73,12 @@ class _Numpy(Family):
     def empty_stats(self, x: Any, shape: tuple[int, ...]) -> Any:
         return np.empty(shape, np.float64 if x.dtype == np.float64 else np.float32)
 
+    def empty(self, x: Any, shape: tuple[int, ...]) -> Any:
+        return np.empty(shape, x.dtype)
+
+    def empty_bytes(self, x: Any, count: int) -> Any:
+        return np.empty(count, np.uint8)
+
 
 class _Torch(Family):
     def __init__(self) -> None:
@@ -80,8 +94,11 @@ class _Torch(Family):
         torch = self._torch
         return x.new_empty(shape, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
 
-    def workspace(self, x: Any, nbytes: int) -> Any:
-        return x.new_empty(nbytes, dtype=self._torch.uint8)
+    def empty(self, x: Any, shape: tuple[int, ...]) -> Any:
+        return x.new_empty(shape)
+
+    def empty_bytes(self, x: Any, count: int) -> Any:
+        return x.new_empty(count, dtype=self._torch.uint8)
 
     @contextlib.contextmanager
     def on_stream(self, x: Any, stream: Any) -> Iterator[int | None]:
@@ -112,9 +129,13 @@ class _Cupy(Family):
         with x.device:
             return self._cupy.empty(shape, np.float64 if x.dtype == np.float64 else np.float32)
 
-    def workspace(self, x: Any, nbytes: int) -> Any:
+    def empty(self, x: Any, shape: tuple[int, ...]) -> Any:
         with x.device:
-            return self._cupy.empty(nbytes, np.uint8)
+            return self._cupy.empty(shape, x.dtype)
+
+    def empty_bytes(self, x: Any, count: int) -> Any:
+        with x.device:
+            return self._cupy.empty(count, np.uint8)
 
     @contextlib.contextmanager
     def on_stream(self, x: Any, stream: Any) -> Iterator[int | None]:
@@ -153,8 +174,11 @@ class _Immutable(Family):
     def empty_stats(self, x: Any, shape: tuple[int, ...]) -> Any:
         return self._empty(x, shape, "float64" if x.dtype.name == "float64" else "float32")
 
-    def workspace(self, x: Any, nbytes: int) -> Any:
-        return _Unseen(self.empty_on_gpu(x, (nbytes,), "uint8"))
+    def empty(self, x: Any, shape: tuple[int, ...]) -> Any:
+        return self._empty(x, shape, x.dtype.name)
+
+    def empty_bytes(self, x: Any, count: int) -> Any:
+        return self._empty(x, (count,), "uint8")
 
     hands_over = True
 

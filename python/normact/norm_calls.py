@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from normact import _core
 from normact.arrays import family_of, workspace
+from normact.outputs import check_unwanted, unpack
 
 _NAMES = {_core.LAYER: "layer_norm", _core.RMS: "rms_norm"}
 _NOTHING = (None, None, None, None)
@@ -71,11 +72,10 @@ def _forward_on(
     handle: int | None,
 ) -> Any:
     layer = kind == _core.LAYER
-    given = y, s, mean, rstd = _NOTHING if out is None else _unpack(_NAMES[kind], out, NormOutput._fields)
+    given = y, s, mean, rstd = _NOTHING if out is None else unpack(_NAMES[kind], out, NormOutput._fields)
     if out is not None:
-        _check_unwanted(
-            _NAMES[kind], NormOutput(*given), (True, residual is not None, return_stats and layer, return_stats)
-        )
+        wanted = (True, residual is not None, return_stats and layer, return_stats)
+        check_unwanted(_NAMES[kind], given, NormOutput._fields, wanted)
     family = family_of(x, _NAMES[kind])
     if y is None:
         y = family.empty_like(x)
@@ -131,9 +131,9 @@ def _backward_on(
     handle: int | None,
 ) -> NormGrads:
     name = _NAMES[kind] + "_backward"
-    given = dx, dweight, dbias, _ = _NOTHING if out is None else _unpack(name, out, NormGrads._fields)
+    given = dx, dweight, dbias, _ = _NOTHING if out is None else unpack(name, out, NormGrads._fields)
     if out is not None:
-        _check_unwanted(name, NormGrads(*given), (True, weight is not None, bias is not None, False))
+        check_unwanted(name, given, NormGrads._fields, (True, weight is not None, bias is not None, False))
     if dx is None:
         dx = family_of(x, name).empty_like(x)
     if weight is not None and dweight is None:
@@ -150,21 +150,6 @@ def _backward_on(
     if dbias is not given[2]:
         dbias = family_of(bias, name).hand_over(dbias, bias)
     return NormGrads(dx, dweight, dbias, None)
-
-
-def _unpack(function: str, out: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    """The entries of out=, which names the first output or, as a tuple, several."""
-    if not isinstance(out, tuple):
-        return (out,) + (None,) * (len(names) - 1)
-    if len(out) > len(names):
-        raise ValueError(f"{function}: out has {len(out)} entries; expected at most {len(names)}: {', '.join(names)}")
-    return out + (None,) * (len(names) - len(out))
-
-
-def _check_unwanted(function: str, given: NormOutput | NormGrads, wanted: tuple[bool, ...]) -> None:
-    for name, array, want in zip(given._fields, given, wanted, strict=True):
-        if array is not None and not want:
-            raise ValueError(f"{function}: out.{name} is given, but this call does not produce it; expected None")
 
 
 def _outer_shape(x: Any, axis: int | tuple[int, ...]) -> tuple[int, ...]:

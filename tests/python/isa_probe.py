@@ -6,6 +6,11 @@ own, because the choice is made once per process.
 from __future__ import annotations
 
 import normact
+from activation_cases import GATE_LAYOUTS, GatedProblem, Kind
+from activation_cases import KINDS as ACTIVATIONS
+from activation_cases import Problem as ActivationProblem
+from activation_checks import check as check_activation
+from activation_checks import gated_check
 from cases import DTYPES, KINDS, LARGE_COLS, MIDDLE_COLS, SMALL_COLS, Problem
 from checks import check
 from devices import NumpyDevice
@@ -21,6 +26,15 @@ def main() -> None:
                 check(device, problem, "offset_by_one", "row_strided_odd")
             check(device, Problem(kind, (5, 66), dtype, parameter_dtype), "transposed", "every_second_column")
             check(device, Problem(kind, (700, 40), dtype, parameter_dtype, weight=False))
+    for dtype, bias_dtype in DTYPES:
+        for name in ACTIVATIONS:
+            kind = Kind(name)
+            for shape, axis in (((3, 67), -1), ((2, 3, 130), 1)):
+                check_activation(device, ActivationProblem(kind, shape, dtype, bias_dtype, axis))
+                check_activation(device, ActivationProblem(kind, shape, dtype), "offset_by_one", "transposed")
+        for layout in GATE_LAYOUTS:
+            problem = GatedProblem(Kind("gelu"), (5, 67), dtype, layout, (True, True), bias_dtype, limit=3.0)
+            gated_check(device, problem, "row_strided_odd", "transposed")
     print(normact.build_info()["cpu_isa"])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import doctest
 import importlib.metadata
+import inspect
 import os
 import pathlib
 import re
@@ -17,7 +18,10 @@ from typing import Any
 import pytest
 
 import normact
+import normact.activation_options
+import normact.activations
 import normact.arrays
+import normact.gates
 import normact.info
 import normact.norm
 
@@ -123,11 +127,20 @@ def test_stub_is_up_to_date(tmp_path: pathlib.Path):
     )
 
 
-@pytest.mark.parametrize("module", [normact, normact.norm, normact.info], ids=lambda module: module.__name__)
+MODULES = (normact, normact.norm, normact.activations, normact.activation_options, normact.gates, normact.info)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_examples_in_docstrings(module: Any):
     result = doctest.testmod(module)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_every_function_has_an_example():
+    found = {test.name.rpartition(".")[2] for module in MODULES for test in doctest.DocTestFinder().find(module)}
+    functions = {name for name in normact.__all__ if inspect.isfunction(getattr(normact, name))}
+    assert functions - found <= {"build_info", "cmake_dir", "get_include", "get_num_threads", "set_num_threads"}
 
 
 def test_only_the_c_interface_is_exported():

@@ -7,7 +7,6 @@ HYPOTHESIS_PROFILE=search looks 20 times longer than CI does.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from hypothesis import given
@@ -17,9 +16,7 @@ import normact
 from cases import DTYPES, KINDS, Problem, inputs
 from checks import check
 from devices import Device
-from layouts import Layout
-
-MAX_ELEMENTS = 20_000
+from strategies import MAX_ELEMENTS, layouts
 
 
 @st.composite
@@ -43,29 +40,6 @@ def problems(draw: st.DrawFn) -> Problem:
         mean=draw(st.sampled_from([0.0, 3.0, -100.0])),
         std=draw(st.sampled_from([1.0, 1e-3, 50.0])),
     )
-
-
-@st.composite
-def layouts(draw: st.DrawFn, ndim: int, negative: bool) -> Layout:
-    """Axes in any order in memory, with gaps, an offset, and (where the library has them) negative strides."""
-    order = draw(st.permutations(range(ndim)))
-    steps = draw(st.lists(st.sampled_from([1, 1, 1, 2, 3]), min_size=ndim, max_size=ndim))
-    padding = draw(st.lists(st.sampled_from([0, 0, 1, 8]), min_size=ndim, max_size=ndim))
-    flips = draw(st.lists(st.booleans() if negative else st.just(False), min_size=ndim, max_size=ndim))
-
-    def build(device: Device, values: np.ndarray, dtype: str) -> Any:
-        spans = [size * step + pad for size, step, pad in zip(values.shape, steps, padding, strict=True)]
-        cut = tuple(slice(pad, None, step) for pad, step in zip(padding, steps, strict=True))
-        flip = tuple(slice(None, None, -1) if flipped else slice(None) for flipped in flips)
-        storage = np.full(spans, np.nan)
-        storage[cut] = values[flip]
-        inverse = [order.index(axis) for axis in range(ndim)]
-        array = device.array(storage.transpose(order), dtype)
-        array = array.transpose(inverse) if device.negative_strides else array.permute(inverse)
-        array = array[cut]
-        return array[flip] if any(flips) else array
-
-    return build
 
 
 @given(data=st.data())

@@ -47,8 +47,12 @@ def run(*command: object, **options) -> str:
     return result.stdout
 
 
+def norms() -> list[str]:
+    return [block for block in blocks("python") if "_norm(" in block]
+
+
 def test_readme_has_a_block_for_each_library():
-    assert [imports(block) for block in blocks("python")] == ["numpy", "torch", "jax", "tensorflow", "cupy"]
+    assert [imports(block) for block in norms()] == ["numpy", "torch", "jax", "tensorflow", "cupy"]
 
 
 @pytest.mark.parametrize(
@@ -57,19 +61,35 @@ def test_readme_has_a_block_for_each_library():
 def test_readme_python(library):
     if library == "cupy":
         pytest.importorskip("cupy")
-    (block,) = (block for block in blocks("python") if imports(block) == library)
+    (block,) = (block for block in norms() if imports(block) == library)
     op = re.search(r"normact\.(\w+)\(", block)[1]
     run(sys.executable, "-c", block + CHECK.format(op=op))
 
 
 def test_readme_torch_gradients():
-    (block,) = (block for block in blocks("python") if imports(block) == "torch")
+    (block,) = (block for block in norms() if imports(block) == "torch")
     check = """
 s, w = (x + residual).double().requires_grad_(), weight.double().requires_grad_()
 torch.nn.functional.layer_norm(s, (512,), w).backward(dy.double())
 torch.testing.assert_close(dx.double(), s.grad, rtol=1e-4, atol=1e-5)
 torch.testing.assert_close(dweight.double(), w.grad, rtol=1e-4, atol=1e-5)
 assert dbias is None
+"""
+    run(sys.executable, "-c", block + check)
+
+
+def test_readme_activations():
+    (block,) = (block for block in blocks("python") if "gelu" in block)
+    check = """
+from torch.nn import functional
+s = (x + bias).double().requires_grad_()
+want = functional.gelu(s)
+want.backward(dy.double())
+torch.testing.assert_close(y.double(), want.detach(), rtol=1e-5, atol=1e-6)
+torch.testing.assert_close(dx.double(), s.grad, rtol=1e-5, atol=1e-6)
+torch.testing.assert_close(dbias.double(), s.grad.sum(0), rtol=1e-4, atol=1e-5)
+assert torch.equal(positive, x.relu()) and mask.dtype == torch.uint8 and mask.numel() == 8 * 512 // 8
+torch.testing.assert_close(z, functional.silu(x[:, :256]) * x[:, 256:], rtol=1e-5, atol=1e-6)
 """
     run(sys.executable, "-c", block + check)
 

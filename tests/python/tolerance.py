@@ -36,7 +36,7 @@ def unit(dtype: str) -> float:
 def ulp(values: np.ndarray, dtype: str) -> np.ndarray:
     """Distance between neighbours of the dtype at each value."""
     _, exponent = np.frexp(values)
-    exponent = np.maximum(exponent - 1, SMALLEST_EXPONENT[dtype])
+    exponent = np.maximum(np.where(values == 0, SMALLEST_EXPONENT[dtype], exponent - 1), SMALLEST_EXPONENT[dtype])
     return np.ldexp(np.ones_like(values), exponent - MANTISSA_BITS[dtype])
 
 

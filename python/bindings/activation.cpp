@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// The activations and gated activations of normact.h on Python arrays. Every output is given; nothing is returned.
+// `function` is the Python function that messages name.
+#include "bindings/activation.h"
+
+#include <limits>
+
+#include "bindings/execute.h"
+
+namespace normact::python {
+namespace {
+
+/// One of the few ints that an axis may be; which ones, the library says.
+int32_t one_axis(nb::handle object, const Call& call) {
+  const int64_t axis = integer(object, "axis", "an int", call);
+  if (axis < std::numeric_limits<int32_t>::min() || axis > std::numeric_limits<int32_t>::max()) {
+    raise(PyExc_ValueError, call.function, ": axis is ", axis, "; expected an axis of the array");
+  }
+  return static_cast<int32_t>(axis);
+}
+
+/// The three numbers of a kind; which of them it uses, the library knows.
+struct Numbers {
+  Numbers(nb::handle alpha_object, nb::handle beta_object, nb::handle threshold_object, const Call& call)
+      : alpha(number(alpha_object, "alpha", call)),
+        beta(number(beta_object, "beta", call)),
+        threshold(number(threshold_object, "threshold", call)) {}
+  double alpha, beta, threshold;
+};
+
+normact_activation_desc describe(int kind, nb::handle axis, const Numbers& numbers, const Call& call) {
+  return {sizeof(normact_activation_desc), kind, one_axis(axis, call), numbers.alpha, numbers.beta, numbers.threshold};
+}
+
+void activation_forward(const char* function, int kind, nb::handle x_object, nb::handle bias_object,
+                        nb::handle y_object, nb::handle mask_object, nb::handle axis, nb::handle alpha, nb::handle beta,
+                        nb::handle threshold, nb::handle stream, nb::handle allocator) {
+  Call call{function, StreamChoice(function, stream.ptr())};
+  TensorArg x, bias, y, mask;
+  x.read(x_object, "x", Access::read, call);
+  bias.read_optional(bias_object, "bias", Access::read, call);
+  y.read(y_object, "y", Access::write, call);
+  mask.read_optional_mask(mask_object, "mask", Access::write, call);
+  const normact_activation_desc desc = describe(kind, axis, Numbers(alpha, beta, threshold, call), call);
+  const normact_activation_forward_args args{sizeof args, x.get(), bias.get(), y.get(), mask.get()};
+  execute(
+      call, {x, x_object, allocator, false},
+      [&](const normact_exec* exec, size_t* bytes) {
+        return normact_activation_forward_workspace(&desc, &args, exec, bytes);
+      },
+      [&](const normact_exec* exec) { return normact_activation_forward(&desc, &args, exec); });
+}
+
+void activation_backward(const char* function, int kind, nb::handle dy_object, nb::handle x_object,
+                         nb::handle bias_object, nb::handle y_object, nb::handle mask_object, nb::handle dx_object,
+                         nb::handle dbias_object, nb::handle axis, nb::handle alpha, nb::handle beta,
+                         nb::handle threshold, nb::handle stream, nb::handle allocator) {
+  Call call{function, StreamChoice(function, stream.ptr())};
+  TensorArg dy, x, bias, y, mask, dx, dbias;
+  dy.read(dy_object, "dy", Access::read, call);
+  x.read_optional(x_object, "x", Access::read, call);
+  bias.read_optional(bias_object, "bias", Access::read, call);
+  y.read_optional(y_object, "y", Access::read, call);
+  mask.read_optional_mask(mask_object, "mask", Access::read, call);
+  dx.read(dx_object, "dx", Access::write, call);
+  dbias.read_optional(dbias_object, "dbias", Access::write, call);
+  const normact_activation_desc desc = describe(kind, axis, Numbers(alpha, beta, threshold, call), call);
+  const normact_activation_backward_args args{sizeof args, dy.get(),   x.get(),  bias.get(),
+                                              y.get(),     mask.get(), dx.get(), dbias.get()};
+  execute(
+      call, {dy, dy_object, allocator, dbias.get() != nullptr},
+      [&](const normact_exec* exec, size_t* bytes) {
+        return normact_activation_backward_workspace(&desc, &args, exec, bytes);
+      },
+      [&](const normact_exec* exec) { return normact_activation_backward(&desc, &args, exec); });
+}
+
+normact_gated_desc describe(int kind, int layout, nb::handle axis, const Numbers& numbers, nb::handle limit,
+                            nb::handle up_offset, const Call& call) {
+  return {sizeof(normact_gated_desc),
+          kind,
+          layout,
+          one_axis(axis, call),
+          0,
+          numbers.alpha,
+          numbers.beta,
+          numbers.threshold,
+          number(limit, "limit", call),
+          number(up_offset, "up_offset", call)};
+}
+
+void gated_forward(const char* function, int kind, int layout, nb::handle gate_object, nb::handle up_object,
+                   nb::handle gate_bias_object, nb::handle up_bias_object, nb::handle y_object, nb::handle axis,
+                   nb::handle alpha, nb::handle beta, nb::handle threshold, nb::handle limit, nb::handle up_offset,
+                   nb::handle stream, nb::handle allocator) {
+  Call call{function, StreamChoice(function, stream.ptr())};
+  TensorArg gate, up, gate_bias, up_bias, y;
+  gate.read(gate_object, "gate", Access::read, call);
+  up.read_optional(up_object, "up", Access::read, call);
+  gate_bias.read_optional(gate_bias_object, "gate_bias", Access::read, call);
+  up_bias.read_optional(up_bias_object, "up_bias", Access::read, call);
+  y.read(y_object, "y", Access::write, call);
+  const normact_gated_desc desc =
+      describe(kind, layout, axis, Numbers(alpha, beta, threshold, call), limit, up_offset, call);
+  const normact_gated_forward_args args{sizeof args, gate.get(), up.get(), gate_bias.get(), up_bias.get(), y.get()};
+  execute(
+      call, {gate, gate_object, allocator, false},
+      [&](const normact_exec* exec, size_t* bytes) {
+        return normact_gated_forward_workspace(&desc, &args, exec, bytes);
+      },
+      [&](const normact_exec* exec) { return normact_gated_forward(&desc, &args, exec); });
+}
+
+void gated_backward(const char* function, int kind, int layout, nb::handle dy_object, nb::handle gate_object,
+                    nb::handle up_object, nb::handle gate_bias_object, nb::handle up_bias_object,
+                    nb::handle dgate_object, nb::handle dup_object, nb::handle dgate_bias_object,
+                    nb::handle dup_bias_object, nb::handle axis, nb::handle alpha, nb::handle beta,
+                    nb::handle threshold, nb::handle limit, nb::handle up_offset, nb::handle stream,
+                    nb::handle allocator) {
+  Call call{function, StreamChoice(function, stream.ptr())};
+  TensorArg dy, gate, up, gate_bias, up_bias, dgate, dup, dgate_bias, dup_bias;
+  dy.read(dy_object, "dy", Access::read, call);
+  gate.read(gate_object, "gate", Access::read, call);
+  up.read_optional(up_object, "up", Access::read, call);
+  gate_bias.read_optional(gate_bias_object, "gate_bias", Access::read, call);
+  up_bias.read_optional(up_bias_object, "up_bias", Access::read, call);
+  dgate.read(dgate_object, "dgate", Access::write, call);
+  dup.read_optional(dup_object, "dup", Access::write, call);
+  dgate_bias.read_optional(dgate_bias_object, "dgate_bias", Access::write, call);
+  dup_bias.read_optional(dup_bias_object, "dup_bias", Access::write, call);
+  const normact_gated_desc desc =
+      describe(kind, layout, axis, Numbers(alpha, beta, threshold, call), limit, up_offset, call);
+  const normact_gated_backward_args args{sizeof args,   dy.get(),    gate.get(), up.get(),         gate_bias.get(),
+                                         up_bias.get(), dgate.get(), dup.get(),  dgate_bias.get(), dup_bias.get()};
+  const bool sums = dgate_bias.get() != nullptr || dup_bias.get() != nullptr;
+  execute(
+      call, {dy, dy_object, allocator, sums},
+      [&](const normact_exec* exec, size_t* bytes) {
+        return normact_gated_backward_workspace(&desc, &args, exec, bytes);
+      },
+      [&](const normact_exec* exec) { return normact_gated_backward(&desc, &args, exec); });
+}
+
+}  // namespace
+
+void bind_activation(nb::module_& module) {
+  nb::dict kinds, layouts;
+#define NORMACT_ENTRY(symbol, value, name, formula) kinds[name] = value;
+  NORMACT_ACTIVATION_LIST(NORMACT_ENTRY)
+#undef NORMACT_ENTRY
+#define NORMACT_ENTRY(symbol, value, name) layouts[name] = value;
+  NORMACT_GATE_LAYOUT_LIST(NORMACT_ENTRY)
+#undef NORMACT_ENTRY
+  module.attr("ACTIVATIONS") = kinds;
+  module.attr("GATE_LAYOUTS") = layouts;
+  // Every array and number may be None as far as nanobind is concerned: the messages are made here and in the library.
+  const auto arg = [](const char* name) { return nb::arg(name).none(); };
+  module.def("activation_forward", &activation_forward, nb::arg("function"), nb::arg("kind"), arg("x"), arg("bias"),
+             arg("y"), arg("mask"), arg("axis"), arg("alpha"), arg("beta"), arg("threshold"), arg("stream"),
+             arg("allocator"));
+  module.def("activation_backward", &activation_backward, nb::arg("function"), nb::arg("kind"), arg("dy"), arg("x"),
+             arg("bias"), arg("y"), arg("mask"), arg("dx"), arg("dbias"), arg("axis"), arg("alpha"), arg("beta"),
+             arg("threshold"), arg("stream"), arg("allocator"));
+  module.def("gated_forward", &gated_forward, nb::arg("function"), nb::arg("kind"), nb::arg("layout"), arg("gate"),
+             arg("up"), arg("gate_bias"), arg("up_bias"), arg("y"), arg("axis"), arg("alpha"), arg("beta"),
+             arg("threshold"), arg("limit"), arg("up_offset"), arg("stream"), arg("allocator"));
+  module.def("gated_backward", &gated_backward, nb::arg("function"), nb::arg("kind"), nb::arg("layout"), arg("dy"),
+             arg("gate"), arg("up"), arg("gate_bias"), arg("up_bias"), arg("dgate"), arg("dup"), arg("dgate_bias"),
+             arg("dup_bias"), arg("axis"), arg("alpha"), arg("beta"), arg("threshold"), arg("limit"), arg("up_offset"),
+             arg("stream"), arg("allocator"));
+}
+
+}  // namespace normact::python

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/execute.h"
+
+namespace normact::python {
+namespace {
+
+constexpr std::align_val_t kWorkspaceAlignment{256};
+
+}  // namespace
+
+double number(nb::handle object, const char* name, const Call& call) {
+  const double value = PyFloat_AsDouble(object.ptr());
+  if (value == -1.0 && PyErr_Occurred()) {
+    raise(PyExc_TypeError, call.function, ": ", name, " is of type ", type_name(object.ptr()), "; expected a number");
+  }
+  return value;
+}
+
+int64_t integer(nb::handle object, const char* name, const char* expected, const Call& call) {
+  const Py_ssize_t value = PyNumber_AsSsize_t(object.ptr(), PyExc_ValueError);
+  if (value == -1 && PyErr_Occurred()) {
+    raise(PyExc_TypeError, call.function, ": ", name, " is of type ", type_name(object.ptr()), "; expected ", expected);
+  }
+  return value;
+}
+
+int32_t& row_variant() {
+  thread_local int32_t variant = NORMACT_ROW_AUTO;
+  return variant;
+}
+
+Workspace::~Workspace() { ::operator delete(host_, kWorkspaceAlignment); }
+
+void Workspace::allocate(size_t bytes, const TensorArg& like, nb::handle like_object, nb::handle allocator,
+                         Call& call) {
+  bytes_ = bytes;
+  if (bytes == 0) return;
+  if (!like.on_cuda()) {
+    data_ = host_ = ::operator new(bytes, kWorkspaceAlignment);
+    return;
+  }
+  array_ = allocator(like_object, bytes);
+  view_.read_bytes(array_, "workspace", call);
+  data_ = static_cast<char*>(view_.get()->data) + view_.get()->byte_offset;
+}
+
+void Workspace::describe(normact_exec* exec) const {
+  exec->workspace = data_;
+  exec->workspace_bytes = bytes_;
+}
+
+}  // namespace normact::python

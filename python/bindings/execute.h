@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every operation does once its arguments are read: numbers, workspace, the call without the GIL, its status.
+#pragma once
+
+#include <cstdint>
+#include <new>
+
+#include "bindings/error.h"
+#include "bindings/tensor_arg.h"
+#include "normact/normact.h"
+
+namespace normact::python {
+
+/// A number from any object that converts to float.
+double number(nb::handle object, const char* name, const Call& call);
+
+/// An int; `expected` says what else the argument may be, for the message.
+int64_t integer(nb::handle object, const char* name, const char* expected, const Call& call);
+
+/// The row kernel that this thread's calls are forced to; AUTO if none is.
+int32_t& row_variant();
+
+/// Scratch memory where an array lives: on a GPU an array that the caller's framework allocates (so that its allocator
+/// orders the reuse, also while a CUDA graph is captured), on the CPU plain memory.
+class Workspace {
+ public:
+  ~Workspace();
+  Workspace() = default;
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  /// `allocator` is called with the array and the number of bytes.
+  void allocate(size_t bytes, const TensorArg& like, nb::handle like_object, nb::handle allocator, Call& call);
+  void describe(normact_exec* exec) const;
+
+ private:
+  size_t bytes_ = 0;
+  void* data_ = nullptr;
+  void* host_ = nullptr;
+  nb::object array_;
+  TensorArg view_;
+};
+
+/// The array beside which a workspace is made, and who makes it.
+struct WorkspaceSource {
+  const TensorArg& like;
+  nb::handle like_object;
+  nb::handle allocator;
+  bool ask_first;  // whether the call is known to need a workspace; one that is not known to is tried without
+};
+
+inline void check(normact_status status, const Call& call) {
+  if (status != NORMACT_OK) raise_status(status, call.function);
+}
+
+/// run(exec) with the workspace that query(exec, bytes) asks for, on the stream of the call. Raises what goes wrong.
+template <class Query, class Run>
+void execute(Call& call, const WorkspaceSource& source, Query query, Run run) {
+  normact_exec exec{sizeof exec, call.stream.handle(), nullptr, 0, row_variant(), 0};
+  const auto run_without_gil = [&] {
+    nb::gil_scoped_release release;
+    return run(&exec);
+  };
+  normact_status status = NORMACT_WORKSPACE_TOO_SMALL;
+  if (!source.ask_first) status = run_without_gil();
+  Workspace workspace;
+  if (status == NORMACT_WORKSPACE_TOO_SMALL) {  // nothing was written
+    size_t bytes = 0;
+    check(query(&exec, &bytes), call);
+    workspace.allocate(bytes, source.like, source.like_object, source.allocator, call);
+    workspace.describe(&exec);
+    status = run_without_gil();
+  }
+  check(status, call);
+  call.stream.wait_for_strangers();
+}
+
+}  // namespace normact::python

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a public function of `normact.gates` to the library: makes the outputs that are not given."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from normact import _core
+from normact.activation_calls import ActivationGrads, kind_number, numbers
+from normact.arrays import family_of, workspace
+from normact.outputs import unpack
+
+_SEPARATE = _core.GATE_LAYOUTS["separate"]
+_PACKED = {name: number for name, number in _core.GATE_LAYOUTS.items() if number != _SEPARATE}
+
+
+class GatedGrads(NamedTuple):
+    """What the backward of a gated activation with separate inputs gives; None for a bias that is not there."""
+
+    dgate: Any
+    dup: Any
+    dgate_bias: Any
+    dup_bias: Any
+
+
+def _layout_number(function: str, layout: Any, up: Any) -> int:
+    number = _PACKED.get(layout) if isinstance(layout, str) else None
+    if number is None:
+        raise ValueError(f"{function}: layout is {layout!r}; expected one of {', '.join(_PACKED)}")
+    return number if up is None else _SEPARATE
+
+
+def _biases(function: str, bias: Any, up: Any) -> tuple[Any, Any]:
+    """gate_bias and up_bias; a packed bias is the first."""
+    if bias is None:
+        return None, None
+    pair = isinstance(bias, (tuple, list))
+    if up is None:
+        if pair:
+            raise TypeError(f"{function}: bias is a {type(bias).__name__}; expected one array, packed like gate")
+        return bias, None
+    if not pair or len(bias) != 2:
+        found = f"a {type(bias).__name__} of {len(bias)}" if pair else f"of type {type(bias).__name__}"
+        raise TypeError(f"{function}: bias is {found}; expected a pair (gate_bias, up_bias), as up is given")
+    return bias[0], bias[1]
+
+
+def _options(
+    kind: str, axis: Any, alpha: Any, beta: Any, threshold: Any, limit: Any, up_offset: Any
+) -> tuple[Any, ...]:
+    return axis, *numbers(kind, alpha, beta, threshold), 0.0 if limit is None else limit, up_offset
+
+
+def _half_shape(x: Any, axis: Any) -> tuple[int, ...]:
+    """x.shape with half the size along the axis; a wrong axis is left for the library to refuse."""
+    shape = list(x.shape)
+    if isinstance(axis, int) and -len(shape) <= axis < len(shape):
+        shape[axis] //= 2
+    return tuple(shape)
+
+
+def forward(
+    function: str,
+    gate: Any,
+    up: Any,
+    kind: str,
+    layout: str,
+    axis: int,
+    bias: Any,
+    alpha: float | None,
+    beta: float | None,
+    threshold: float | None,
+    limit: float | None,
+    up_offset: float,
+    out: Any,
+    stream: Any,
+) -> Any:
+    """A forward; the arguments are those of `normact.gated`, `function` is what messages name."""
+    call = function, kind_number(function, kind), _layout_number(function, layout, up)
+    biases = _biases(function, bias, up)
+    options = _options(kind, axis, alpha, beta, threshold, limit, up_offset)
+    if stream is None and out is not None and not isinstance(out, tuple):  # the shortest way
+        _core.gated_forward(*call, gate, up, *biases, out, *options, None, workspace)
+        return out
+    if stream is None:
+        return _forward_on(call, gate, up, biases, options, out, None)
+    with family_of(gate, function, "gate").on_stream(gate, stream) as handle:
+        return _forward_on(call, gate, up, biases, options, out, handle)
+
+
+def _forward_on(
+    call: tuple[str, int, int],
+    gate: Any,
+    up: Any,
+    biases: tuple[Any, Any],
+    options: tuple[Any, ...],
+    out: Any,
+    handle: int | None,
+) -> Any:
+    (given,) = unpack(call[0], out, ("y",))
+    family = family_of(gate, call[0], "gate")
+    y = given
+    if y is None:
+        y = family.empty(gate, _half_shape(gate, options[0])) if up is None else family.empty_like(gate)
+    _core.gated_forward(*call, gate, up, *biases, y, *options, handle, workspace)
+    return y if y is given else family.hand_over(y, gate)
+
+
+def backward(
+    function: str,
+    dy: Any,
+    gate: Any,
+    up: Any,
+    kind: str,
+    layout: str,
+    axis: int,
+    bias: Any,
+    alpha: float | None,
+    beta: float | None,
+    threshold: float | None,
+    limit: float | None,
+    up_offset: float,
+    out: Any,
+    stream: Any,
+) -> GatedGrads | ActivationGrads:
+    """A backward; the arguments are those of `normact.gated_backward`, `function` is what messages name."""
+    call = function, kind_number(function, kind), _layout_number(function, layout, up)
+    biases = _biases(function, bias, up)
+    options = _options(kind, axis, alpha, beta, threshold, limit, up_offset)
+    if stream is None:
+        return _backward_on(call, dy, gate, up, biases, options, out, None)
+    with family_of(dy, function, "dy").on_stream(dy, stream) as handle:
+        return _backward_on(call, dy, gate, up, biases, options, out, handle)
+
+
+def _backward_on(
+    call: tuple[str, int, int],
+    dy: Any,
+    gate: Any,
+    up: Any,
+    biases: tuple[Any, Any],
+    options: tuple[Any, ...],
+    out: Any,
+    handle: int | None,
+) -> GatedGrads | ActivationGrads:
+    """Every gradient is like its input, so one rule makes and returns all four."""
+    function = call[0]
+    if up is None:
+        dx, dbias = unpack(function, out, ActivationGrads._fields)
+        given = dx, None, dbias, None
+        names = "dx", "", "dbias", ""
+    else:
+        given = unpack(function, out, GatedGrads._fields)
+        names = GatedGrads._fields
+    inputs = gate, up, *biases
+    found = []
+    for name, input_name, array, like in zip(names, ("gate", "up", "gate_bias", "up_bias"), given, inputs, strict=True):
+        if array is not None and like is None:
+            raise ValueError(f"{function}: out.{name} is given, but this call does not produce it; expected None")
+        if array is None and (like is not None or input_name == "gate"):
+            array = family_of(like, function, input_name).empty_like(like)
+        found.append(array)
+    _core.gated_backward(*call, dy, *inputs, *found, *options, handle, workspace)
+    for i, (array, like) in enumerate(zip(given, inputs, strict=True)):
+        if found[i] is not array:
+            found[i] = family_of(like, function).hand_over(found[i], like)
+    return ActivationGrads(found[0], found[2]) if up is None else GatedGrads(*found)

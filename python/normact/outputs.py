@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The argument `out` of every function: what it names, and what it may not name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def unpack(function: str, out: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    """The entries of out=, which names the first output or, as a tuple, several; None for those that it does not."""
+    if out is None:
+        return (None,) * len(names)
+    if not isinstance(out, tuple):
+        return (out,) + (None,) * (len(names) - 1)
+    if len(out) > len(names):
+        raise ValueError(f"{function}: out has {len(out)} entries; expected at most {len(names)}: {', '.join(names)}")
+    return out + (None,) * (len(names) - len(out))
+
+
+def check_unwanted(function: str, given: tuple[Any, ...], names: tuple[str, ...], wanted: tuple[bool, ...]) -> None:
+    """Raises ValueError for an entry that the call does not produce."""
+    for name, array, want in zip(names, given, wanted, strict=True):
+        if array is not None and not want:
+            raise ValueError(f"{function}: out.{name} is given, but this call does not produce it; expected None")
