@@ -113,14 +113,15 @@ bool forward_stream(const RowRequest& r, const DeviceInfo& device, RowPlan* plan
 
 /// Fills in the shared memory of a block with this many groups; false if two rows do not fit in flight.
 bool plan_ring(const RowRequest& r, const DeviceInfo& device, int groups, RowPlan* plan) {
-  const int64_t weights = static_cast<int64_t>(plan->packs_per_block) * pack_size(r) * accumulator_bytes(r.dtype);
+  const int64_t sums = static_cast<int64_t>(plan->packs_per_block) * pack_size(r) * accumulator_bytes(r.dtype);
+  const int64_t parameters = sums * (r.activated ? 2 : 1);  // the weight, and the bias of an activation
   const int64_t tensors = r.residual ? 3 : 2;
   plan->threads = groups * plan->threads_per_row;
   plan->rows_per_block = groups;
   const int64_t stage = tensors * groups * plan->packs_per_block * int64_t{kPackBytes};
-  plan->stages = static_cast<int>(std::min<int64_t>(kMaxStages, (device.shared_memory_block - weights) / stage));
+  plan->stages = static_cast<int>(std::min<int64_t>(kMaxStages, (device.shared_memory_block - parameters) / stage));
   // Parameter sums meet in it, too.
-  const int64_t shared = std::max(weights + plan->stages * stage, weights * std::min(groups, plan->threads / kWarp));
+  const int64_t shared = std::max(parameters + plan->stages * stage, sums * std::min(groups, plan->threads / kWarp));
   plan->shared_bytes = static_cast<int>(shared);
   return plan->stages >= 2 && shared <= device.shared_memory_block;
 }

@@ -58,6 +58,7 @@ struct RowRequest {
   RowAccess access;
   bool dense;                // rows of all operands of x's shape follow each other without gaps
   bool residual;             // residual (forward) or dresidual (backward)
+  bool activated;            // an activation, which no kernel for runs has
   bool parameter_gradients;  // dweight or dbias
   normact_row_variant variant;
   int sm_margin;

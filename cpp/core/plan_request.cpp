@@ -48,6 +48,7 @@ RowRequest request_for(const RowProblem& problem, RowAccess access, bool residua
   r.geometry = problem.geometry;
   r.kind = problem.kind;
   r.dtype = problem.dtype;
+  r.activated = !is_identity(problem.activation);
   r.access = access;
   r.residual = residual;
   r.variant = variant;
@@ -65,7 +66,7 @@ RowRequest request_of(const RowForward& p, normact_row_variant variant, int sm_m
 }
 
 RowRequest request_of(const RowBackward& p, normact_row_variant variant, int sm_margin) {
-  const RowAccess access = access_of(p, {&p.x, &p.dy, &p.dresidual, &p.dx}, {&p.weight});
+  const RowAccess access = access_of(p, {&p.x, &p.dy, &p.dresidual, &p.dx}, {&p.weight, &p.bias});
   RowRequest r = request_for(p, access, p.dresidual.data != nullptr, variant, sm_margin);
   r.dense = rows_are_dense(p.geometry, {&p.x, &p.dy, &p.dresidual, &p.dx});
   r.parameter_gradients = p.dweight.data != nullptr || p.dbias.data != nullptr;

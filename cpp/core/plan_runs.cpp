@@ -61,7 +61,7 @@ bool plan_run_tile(const RowRequest& r, const DeviceInfo& device, Direction dire
 
 /// Rows that a warp or less works on: several in each warp of a block.
 bool plan_run_warp(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan) {
-  if (device.compute_capability < 90) return false;
+  if (device.compute_capability < 90 || r.activated) return false;
   const int run = run_of(r, direction);
   int64_t best = INT64_MAX;
   for (const int runs : {3, 2}) {
@@ -87,7 +87,7 @@ bool plan_run_warp(const RowRequest& r, const DeviceInfo& device, Direction dire
 
 /// Rows that several warps work on.
 bool plan_run_block(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan) {
-  if (device.compute_capability < 90) return false;
+  if (device.compute_capability < 90 || r.activated) return false;
   const int run = run_of(r, direction);
   const bool forward = direction == Direction::forward;
   // As many rows at once on a multiprocessor as registers allow. Backward prefers several blocks; forward does only if

@@ -11,9 +11,9 @@
 
 #include <cstdint>
 
+#include "core/activation.h"
 #include "core/dtype.h"
 #include "core/problem.h"
-#include "normact/normact.h"
 
 namespace normact {
 
@@ -30,14 +30,6 @@ struct View {
   void* data;
   DType dtype;
   int64_t stride[kMaxDims];
-};
-
-/// A kind with its numbers; those that it ignores may be anything.
-struct Activation {
-  normact_activation_kind kind;
-  double alpha;
-  double beta;
-  double threshold;
 };
 
 /// What both directions have in common. An activation without a gate is in x and bias; with one, these are the gate's.

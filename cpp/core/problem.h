@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "core/activation.h"
 #include "core/dtype.h"
 #include "math/hd.h"
 
@@ -45,9 +46,11 @@ struct RowProblem {
   bool contiguous;  // col_ndim == 1 and every operand with columns has col_stride 1: the fast kernels' condition
   double eps;
   double weight_offset;
+  Activation activation;  // of the affine norm
 };
 
-/// y = norm(s), s = x or round(x + residual). rows >= 1 and cols >= 1 (the C boundary finishes empty problems itself).
+/// y = act(norm(s)), s = x or round(x + residual). rows >= 1 and cols >= 1 (the C boundary finishes empty problems
+/// itself).
 struct RowForward : RowProblem {
   Operand x, residual, weight, bias;    // residual, weight, bias may be absent
   Operand y, residual_out, mean, rstd;  // residual_out is there iff residual is; mean, rstd may be absent
@@ -56,6 +59,7 @@ struct RowForward : RowProblem {
 /// rows >= 0 and cols >= 1: with rows = 0, dweight and dbias are still to be zeroed.
 struct RowBackward : RowProblem {
   Operand dy, x, weight, mean, rstd, dresidual;  // weight, mean (rms), dresidual may be absent
+  Operand bias;                                  // the forward's; absent without an activation
   Operand dx, dweight, dbias;                    // dweight, dbias may be absent
 };
 

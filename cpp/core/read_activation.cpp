@@ -75,8 +75,8 @@ Status check_source(const normact_activation_backward_args& args) {
 
 }  // namespace
 
-Status read_kind(int32_t kind, double alpha, double beta, double threshold, Activation* activation) {
-  if (name_of(kind) == nullptr) return invalid("desc->kind is ", kind, "; expected one of ", &kAllNames[2]);
+Status read_kind(int32_t kind, double alpha, double beta, double threshold, Activation* activation, const char* field) {
+  if (name_of(kind) == nullptr) return invalid(field, " is ", kind, "; expected one of ", &kAllNames[2]);
   *activation = {static_cast<normact_activation_kind>(kind), alpha, beta, threshold};
   const bool has_alpha = kind == NORMACT_ACTIVATION_LEAKY_RELU || kind == NORMACT_ACTIVATION_ELU;
   if (has_alpha && !std::isfinite(alpha)) [[unlikely]] {

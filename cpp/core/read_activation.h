@@ -15,7 +15,8 @@ Status read_activation_forward(const normact_activation_desc* desc, const normac
 Status read_activation_backward(const normact_activation_desc* desc, const normact_activation_backward_args* args,
                                 Purpose purpose, PointwiseBackward* problem, Device* device);
 
-/// The kind and its numbers, which all descs of activations have.
-Status read_kind(int32_t kind, double alpha, double beta, double threshold, Activation* activation);
+/// The kind and its numbers, which all descs with an activation have; `field` is the kind's.
+Status read_kind(int32_t kind, double alpha, double beta, double threshold, Activation* activation,
+                 const char* field = "desc->kind");
 
 }  // namespace normact

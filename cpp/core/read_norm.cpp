@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "core/message.h"
+#include "core/read_activation.h"
 #include "core/row_arguments.h"
 #include "core/versioned.h"
 
@@ -29,9 +30,11 @@ Status read_desc(const normact_norm_desc* given, normact_norm_desc* desc, RowPro
   if (!std::isfinite(desc->weight_offset)) [[unlikely]] {
     return invalid("desc->weight_offset is ", desc->weight_offset, "; expected a finite number");
   }
+  if (desc->reserved != 0) return invalid("desc->reserved is ", desc->reserved, "; expected 0");
   problem->eps = desc->eps;
   problem->weight_offset = desc->weight_offset;
-  return {};
+  return read_kind(desc->activation, desc->alpha, desc->beta, desc->threshold, &problem->activation,
+                   "desc->activation");
 }
 
 Status check_weight_offset(const RowProblem& problem, const normact_tensor* weight) {
@@ -100,6 +103,7 @@ Status read_norm_backward(const normact_norm_desc* desc, const normact_norm_back
       {"weight", args.weight, Role::parameter, false, 0, &p.weight},
       {"mean", args.mean, Role::statistic, false, 0, &p.mean},
       {"rstd", args.rstd, Role::statistic, false, 0, &p.rstd},
+      {"bias", is_identity(p.activation) ? nullptr : args.bias, Role::parameter, false, 0, &p.bias},
       {"dx", args.dx, Role::element, true, bit(kDy) | bit(kX) | bit(kDresidual), &p.dx},
       {"dweight", args.dweight, Role::parameter, true, 0, &p.dweight},
       {"dbias", args.dbias, Role::parameter, true, 0, &p.dbias},

@@ -144,6 +144,9 @@ size_t row_norm_backward_workspace(const RowBackward& problem) {
 Status row_norm_backward(const RowBackward& problem, void* workspace) {
   Call call = {};
   NORMACT_TRY(find_row_kernels(problem.dtype, &call.kernels));
+  ArrayActivation activation;
+  const ArrayActivation* activated;
+  NORMACT_TRY(find_array_activation(problem.dtype, problem.activation, &activation, &activated));
   const int64_t cols = problem.geometry.cols;
   const int64_t traffic = 3 * problem.geometry.rows * cols * size_of(problem.dtype);
   call.blocks = row_blocks(problem.geometry);
@@ -153,7 +156,9 @@ Status row_norm_backward(const RowBackward& problem, void* workspace) {
   Layout layout;
   const int64_t sums_bytes = flushes(problem, call.blocks) ? 2 * array_bytes(problem) : 0;
   const bool copy_weight = !is_plain(problem, problem.weight, problem.weight_offset);  // an absent one becomes ones
+  const bool copy_bias = problem.bias.data && !is_plain(problem, problem.bias, 0);
   const int64_t weight_at = layout.reserve(copy_weight ? array_bytes(problem) : 0);
+  const int64_t bias_at = layout.reserve(copy_bias ? array_bytes(problem) : 0);
   const int64_t chunks_at =
       layout.reserve(call.blocks.shares_rows ? ceil_div(cols, kChunk) * int64_t{sizeof(RowSums)} : 0);
   call.flush_at = align_up(backward_scratch(problem, call.blocks.shares_rows ? kChunk : cols));
@@ -164,10 +169,13 @@ Status row_norm_backward(const RowBackward& problem, void* workspace) {
   call.chunk_sums = reinterpret_cast<RowSums*>(memory + chunks_at);
   call.lanes = memory + lanes_at;
 
-  call.work = {&problem, problem.weight.data};
+  call.work = {&problem, problem.weight.data, problem.bias.data, activated};
   if (copy_weight) {
     call.work.weight =
         copy_parameter(problem, *call.kernels, call.threads, problem.weight, problem.weight_offset, memory + weight_at);
+  }
+  if (copy_bias) {
+    call.work.bias = copy_parameter(problem, *call.kernels, call.threads, problem.bias, 0, memory + bias_at);
   }
   if (call.blocks.shares_rows) {
     backward_by_chunks(call);

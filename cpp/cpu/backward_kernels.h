@@ -2,128 +2,17 @@
 // Backward row norms: a sweep for the two sums of each row and the parameter gradients, then one for dx from the cache.
 #pragma once
 
+#include "cpu/backward_activated.h"
+#include "cpu/backward_sweeps.h"
 #include "cpu/narrow_kernels.h"
-#include "cpu/row_kernels.h"
-#include "cpu/row_views.h"
-#include "cpu/simd_element.h"
-#include "math/normalize.h"
 
 namespace normact::cpu::NORMACT_ISA {
-
-/// Which parameter gradients a sweep sums; dbias comes only together with dweight.
-enum class Gradients { none, weight, both };
 
 // Rows of this length go through the first sweep together: shorter ones leave weight and parameter sums in the first
 // cache anyway, and longer ones would leave the second before the second sweep.
 constexpr int kSharedRows = 4;
 constexpr int64_t kMinSharedCols = 2048;
 constexpr int64_t kMaxSharedCols = 4 * kChunk;
-
-// Larger tensors come from memory. Their short rows ask early for what the row after next will touch: the sweeps
-// alternate between reading and writing, which the processor's own prefetch follows too late.
-constexpr int64_t kFarBytes = 3 * 1024 * 1024;
-constexpr int64_t kPrefetchBytes = 1024;
-
-template <class T>
-NORMACT_SIMD void prefetch(const T* now) {
-  __builtin_prefetch(reinterpret_cast<const char*>(now) + kPrefetchBytes);
-}
-
-/// One vector of columns of kRows rows: adds to the accumulators of each row and to the parameter sums, whose loads and
-/// stores the rows share.
-template <class T, int kRows, Gradients kGradients, bool kFar, class Lanes>
-NORMACT_SIMD void sum_vector(const GradientRow<T> (&rows)[kRows], const Accumulator<T>* weight, Accumulator<T>* dweight,
-                             Accumulator<T>* dbias, int64_t j, Lanes lanes, Vec<T> (&g_sum)[kRows],
-                             Vec<T> (&g_xhat_sum)[kRows]) {
-  using V = Vec<T>;
-  const V w = load(weight + j, lanes);
-  V dw = {}, db = {};
-  if constexpr (kGradients != Gradients::none) dw = load(dweight + j, lanes);
-  if constexpr (kGradients == Gradients::both) db = load(dbias + j, lanes);
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
-    if constexpr (kFar) {
-      prefetch(rows[r].dy + j);
-      prefetch(rows[r].x + j);
-    }
-    const V dy = load(rows[r].dy + j, lanes);
-    const V xhat = normalized(load(rows[r].x + j, lanes), broadcast(rows[r].mean), broadcast(rows[r].rstd));
-    const V g = dy * w;
-    g_sum[r] += g;
-    g_xhat_sum[r] = multiply_add(g, keep(xhat, lanes), g_xhat_sum[r]);
-    dw = multiply_add(dy, xhat, dw);
-    db += dy;
-  }
-  if constexpr (kGradients != Gradients::none) store(dweight + j, dw, lanes);
-  if constexpr (kGradients == Gradients::both) store(dbias + j, db, lanes);
-}
-
-/// The first sweep over at most kChunk columns; adds to the sums of each row. Blocks are short enough for fp32 and
-/// added up in double. A row's sums do not depend on its companions.
-template <class T, int kRows, Gradients kGradients, bool kFar>
-NORMACT_SIMD void sum_chunk(const GradientRow<T> (&rows)[kRows], const Accumulator<T>* weight, Accumulator<T>* dweight,
-                            Accumulator<T>* dbias, Range columns, RowSums (&sums)[kRows]) {
-  using V = Vec<T>;
-  constexpr int64_t kStep = kLanes<T>;
-  constexpr int64_t kBlock = 32 * kStep;
-  RowSums total[kRows] = {};
-  for (int64_t begin = columns.begin; begin < columns.end; begin += kBlock) {
-    const int64_t end = begin + kBlock < columns.end ? begin + kBlock : columns.end;
-    V g[2][kRows] = {}, g_xhat[2][kRows] = {};
-    int64_t j = begin;
-    for (; j + 2 * kStep <= end; j += 2 * kStep) {
-      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, All{}, g[0], g_xhat[0]);
-      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j + kStep, All{}, g[1], g_xhat[1]);
-    }
-    if (j + kStep <= end) {
-      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, All{}, g[0], g_xhat[0]);
-      j += kStep;
-    }
-    if (j < end) {
-      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, First{int(end - j)}, g[1], g_xhat[1]);
-    }
-    for (int r = 0; r < kRows; ++r) {
-      total[r].g += sum(g[0][r] + g[1][r]);
-      total[r].g_xhat += sum(g_xhat[0][r] + g_xhat[1][r]);
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    sums[r].g += total[r].g;
-    sums[r].g_xhat += total[r].g_xhat;
-  }
-}
-
-/// The second sweep: dx of one row (dx may be any of the inputs).
-template <class T, bool kResidual, bool kFar>
-NORMACT_SIMD void input_gradients(const GradientRow<T>& row, const T* dresidual, T* dx, const Accumulator<T>* weight,
-                                  int64_t cols, Accumulator<T> c1_of_row, Accumulator<T> c2_of_row) {
-  using V = Vec<T>;
-  const V mean = broadcast(row.mean), rstd = broadcast(row.rstd);
-  const V c1 = broadcast(c1_of_row), c2 = broadcast(c2_of_row);
-  for_vectors<T>(cols, [&](int64_t j, auto lanes) {
-    const V g = load(row.dy + j, lanes) * load(weight + j, lanes);
-    const V xhat = normalized(load(row.x + j, lanes), mean, rstd);
-    V value = input_gradient(g, xhat, rstd, c1, c2);
-    if constexpr (kResidual) value += load(dresidual + j, lanes);
-    if constexpr (kFar) prefetch(dx + j);
-    store(dx + j, value, lanes);
-  });
-}
-
-/// dx of a fetched row from the sums over the whole row.
-template <class T, bool kFar>
-NORMACT_SIMD void finish_row(const Backward<T>& b, int64_t index, const GradientRow<T>& row, RowSums total) {
-  using N = Accumulator<T>;
-  const N c1 = b.kind == NormKind::layer ? row.rstd * N(total.g * b.share) : 0;
-  const N c2 = row.rstd * N(total.g_xhat * b.share);
-  T* const dx = b.dx.target(index);
-  if (b.dresidual) {
-    input_gradients<T, true, kFar>(row, b.dresidual.read(index), dx, b.weight, b.cols, c1, c2);
-  } else {
-    input_gradients<T, false, kFar>(row, nullptr, dx, b.weight, b.cols, c1, c2);
-  }
-  b.dx.write(index);
-}
 
 /// kRows rows of any length.
 template <class T, int kRows, Gradients kGradients, bool kFar>
@@ -156,6 +45,7 @@ void backward_rows(const BackwardWork& work, Range rows, ParameterSums sums, voi
   const Backward<T> b(work, {0, p.geometry.cols}, sums, static_cast<T*>(scratch));
   const bool in_groups = p.contiguous && b.cols >= kMinSharedCols && b.cols <= kMaxSharedCols;
   const bool far = p.contiguous && p.geometry.rows * b.cols * int64_t(sizeof(T)) >= kFarBytes;
+  if (b.activation) return backward_activated_rows(b, rows);
   if (b.cols <= kNarrowVectors * kLanes<T>) return backward_narrow(b, rows);
   if (b.dbias) return backward_rows_with<T, Gradients::both>(b, rows, in_groups, far);
   if (b.dweight) return backward_rows_with<T, Gradients::weight>(b, rows, in_groups, far);
@@ -166,6 +56,10 @@ template <class T>
 RowSums backward_sums(const BackwardWork& work, int64_t index, Range columns, ParameterSums sums, void* scratch) {
   const Backward<T> b(work, columns, sums, static_cast<T*>(scratch));
   const GradientRow<T> row[1] = {fetch_row(b, index)};
+  if (b.activation) {
+    Activated<T> g;
+    return activated_sums(b, row[0], {0, b.cols}, g);
+  }
   RowSums total[1] = {};
   const Range all = {0, b.cols};
   if (b.dbias) {
@@ -181,6 +75,10 @@ RowSums backward_sums(const BackwardWork& work, int64_t index, Range columns, Pa
 template <class T>
 void backward_apply(const BackwardWork& work, int64_t index, Range columns, RowSums total, void* scratch) {
   const Backward<T> b(work, columns, {}, static_cast<T*>(scratch));
+  if (b.activation) {
+    Activated<T> g;
+    return finish_activated_row(b, index, fetch_row(b, index), total, g);
+  }
   finish_row<T, false>(b, index, fetch_row(b, index), total);
 }
 

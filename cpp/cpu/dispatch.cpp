@@ -81,6 +81,17 @@ Status find_pointwise_kernels(DType dtype, const PointwiseKernels** kernels) {
   return Status();
 }
 
+Status find_array_activation(DType dtype, const Activation& activation, ArrayActivation* storage,
+                             const ArrayActivation** found) {
+  *found = nullptr;
+  if (is_identity(activation)) return Status();
+  const PointwiseKernels* kernels;
+  NORMACT_TRY(find_pointwise_kernels(dtype, &kernels));
+  *storage = array_activation(kernels->array_activations, activation);
+  *found = storage;
+  return Status();
+}
+
 const char* isa_name() {
   const Selection& chosen = selection();
   return chosen.isa ? chosen.isa->name : "none: NORMACT_CPU_ISA names no instruction set that can run here";

@@ -12,4 +12,8 @@ namespace normact::cpu {
 Status find_row_kernels(DType dtype, const RowKernels** kernels);
 Status find_pointwise_kernels(DType dtype, const PointwiseKernels** kernels);
 
+/// An activation inside another kernel for results of this dtype: *found is storage, filled, or null for identity.
+Status find_array_activation(DType dtype, const Activation& activation, ArrayActivation* storage,
+                             const ArrayActivation** found);
+
 }  // namespace normact::cpu

@@ -17,6 +17,7 @@ int64_t bytes_of_row(const RowForward& problem) {
 struct Call {
   const RowForward& problem;
   const RowKernels& kernels;
+  const ArrayActivation* activation;  // null: none
   int threads;
   char* weight;  // where a copy of the weight goes; null: the operand's own memory will do
   char* bias;
@@ -30,7 +31,7 @@ struct Call {
 /// Threads share the rows.
 void forward_by_rows(const Call& call) {
   const RowForward& p = call.problem;
-  ForwardWork work{&p, p.weight.data, p.bias.data, 0};
+  ForwardWork work{&p, p.weight.data, p.bias.data, 0, call.activation};
   if (call.weight) work.weight = copy_parameter(p, call.kernels, call.threads, p.weight, p.weight_offset, call.weight);
   if (call.bias) work.bias = copy_parameter(p, call.kernels, call.threads, p.bias, 0, call.bias);
   parallel_ranges(call.threads, p.geometry.rows, bytes_of_row(p),
@@ -40,7 +41,7 @@ void forward_by_rows(const Call& call) {
 /// y of one chunk of a row. Parameters that need a copy are copied for this chunk alone, which stays in the cache.
 void apply_chunk(const Call& call, int64_t row, Range columns, Statistics statistics, char* lane) {
   const RowForward& p = call.problem;
-  ForwardWork work{&p, p.weight.data, p.bias.data, 0};
+  ForwardWork work{&p, p.weight.data, p.bias.data, 0, call.activation};
   if (call.weight || call.bias) {
     work.parameters_from = columns.begin;
     work.weight = chunk_of_parameter(p, call.kernels, p.weight, p.weight_offset, columns, lane + call.parameters_at);
@@ -53,7 +54,7 @@ void apply_chunk(const Call& call, int64_t row, Range columns, Statistics statis
 /// Threads share each row.
 void forward_by_chunks(const Call& call, Moments<double>* moments) {
   const RowGeometry& geometry = call.problem.geometry;
-  const ForwardWork work{&call.problem, nullptr, nullptr, 0};
+  const ForwardWork work{&call.problem, nullptr, nullptr, 0, nullptr};
   for (int64_t row = 0; row < geometry.rows; ++row) {
     parallel_chunks(call.threads, geometry.cols, [&](Range columns, int64_t chunk, int lane) {
       moments[chunk] = call.kernels.forward_moments(work, row, columns, call.lane(lane));
@@ -70,6 +71,9 @@ void forward_by_chunks(const Call& call, Moments<double>* moments) {
 Status row_norm_forward(const RowForward& problem) {
   const RowKernels* kernels;
   NORMACT_TRY(find_row_kernels(problem.dtype, &kernels));
+  ArrayActivation activation;
+  const ArrayActivation* activated;
+  NORMACT_TRY(find_array_activation(problem.dtype, problem.activation, &activation, &activated));
   const int64_t cols = problem.geometry.cols;
   const int threads = threads_for(problem.geometry.rows * bytes_of_row(problem), num_threads());
   const bool by_chunks = forward_by_chunks_is_better(problem.geometry, threads);
@@ -89,6 +93,7 @@ Status row_norm_forward(const RowForward& problem) {
 
   const Call call{problem,
                   *kernels,
+                  activated,
                   threads,
                   copy_weight ? memory + weight_at : nullptr,
                   copy_bias ? memory + bias_at : nullptr,

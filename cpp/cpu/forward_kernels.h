@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward row norms: y = affine(normalized(s)), s = x or round(x + residual).
+// Forward row norms: y = act(affine(normalized(s))), s = x or round(x + residual).
 #pragma once
 
 #include "cpu/narrow_kernels.h"
+#include "cpu/row_affine.h"
 #include "cpu/row_kernels.h"
 #include "cpu/row_views.h"
 #include "cpu/simd_element.h"
@@ -82,31 +83,11 @@ NORMACT_SIMD Moments<double> moments_of(NormKind kind, const T* s, int64_t cols,
   return kind == NormKind::layer ? centred_moments(s, cols, share, first_mean(s, cols, share)) : raw_moments(s, cols);
 }
 
-template <class T, bool kWeight, bool kBias>
-NORMACT_SIMD void normalize(const T* s, T* y, const Accumulator<T>* weight, const Accumulator<T>* bias, int64_t cols,
-                            Statistics statistics) {
-  using V = Vec<T>;
-  const V mean = broadcast(Accumulator<T>(statistics.mean));
-  const V rstd = broadcast(Accumulator<T>(statistics.rstd));
-  for_vectors<T>(cols, [&](int64_t j, auto lanes) {
-    V value = normalized(load(s + j, lanes), mean, rstd);
-    if constexpr (kWeight && kBias) {
-      value = affine(value, load(weight + j, lanes), load(bias + j, lanes));
-    } else if constexpr (kWeight) {
-      value = value * load(weight + j, lanes);
-    } else if constexpr (kBias) {
-      value = value + load(bias + j, lanes);
-    }
-    store(y + j, value, lanes);
-  });
-}
-
 template <class T>
 NORMACT_SIMD void apply(const Forward<T>& f, const T* s, T* y, Statistics statistics) {
-  if (f.weight && f.bias) return normalize<T, true, true>(s, y, f.weight, f.bias, f.cols, statistics);
-  if (f.weight) return normalize<T, true, false>(s, y, f.weight, f.bias, f.cols, statistics);
-  if (f.bias) return normalize<T, false, true>(s, y, f.weight, f.bias, f.cols, statistics);
-  normalize<T, false, false>(s, y, f.weight, f.bias, f.cols, statistics);
+  if (f.activation) [[unlikely]]
+    return normalize_activated<T>(f, s, y, statistics);
+  normalize<T>(s, y, f.weight, f.bias, f.cols, statistics);
 }
 
 /// One row of any length.
@@ -146,7 +127,7 @@ template <class T>
 void forward_rows(const ForwardWork& work, Range rows, void* scratch) {
   const RowProblem& p = *work.problem;
   const Forward<T> f(work, {0, p.geometry.cols}, static_cast<T*>(scratch));
-  if (f.cols <= kLanes<T>) return forward_narrow(f, rows);
+  if (f.cols <= kLanes<T> && !f.activation) return forward_narrow(f, rows);
   int64_t row = rows.begin;
   if (in_groups<T>(p)) {
     for (; row + kGroup <= rows.end; row += kGroup) forward_group<T>(f, row);

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "core/pointwise.h"
+#include "cpu/array_activation.h"
 #include "cpu/range.h"
 
 namespace normact::cpu {
@@ -56,6 +57,8 @@ struct PointwiseKernels {
   /// much room, or is `sums` where the box has at most flush_rows(), or the rule a period.
   void (*backward_box)(const PointwiseBackward& problem, const PieceRule& rule, const BiasSpace& space, const Box& box,
                        BoxSums sums, BoxSums scratch);
+  /// Activations inside other kernels, by kind.
+  const ArrayActivationRow* array_activations;
 };
 
 inline __attribute__((always_inline)) BiasSpace bias_space(const PointwiseGeometry& geometry) {

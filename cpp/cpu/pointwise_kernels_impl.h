@@ -2,6 +2,7 @@
 // The table of one instruction set; included by pointwise_<name>.cpp, which defines NORMACT_ISA.
 #pragma once
 
+#include "cpu/array_activation_impl.h"
 #include "cpu/pointwise_biases.h"
 #include "cpu/pointwise_blocks.h"
 #include "cpu/pointwise_pieces.h"
@@ -141,7 +142,7 @@ void backward_box(const PointwiseBackward& p, const PieceRule& rule, const BiasS
 
 template <class T>
 constexpr PointwiseKernels pointwise_for() {
-  return {forward<T>, backward<T>, backward_box<T>};
+  return {forward<T>, backward<T>, backward_box<T>, kArrayActivations<Math<T>, Accumulator<T>>};
 }
 
 }  // namespace NORMACT_ISA

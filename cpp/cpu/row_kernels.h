@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/problem.h"
+#include "cpu/array_activation.h"
 #include "cpu/pointwise_kernels.h"
 #include "cpu/range.h"
 #include "math/moments.h"
@@ -19,14 +20,17 @@ constexpr int64_t kChunk = 8192;
 /// Parameters are arrays of the accumulator type without gaps, weight_offset added.
 struct ForwardWork {
   const RowForward* problem;
-  const void* weight;       // null: absent
-  const void* bias;         // null: absent
-  int64_t parameters_from;  // the column that the arrays begin with
+  const void* weight;                 // null: absent
+  const void* bias;                   // null: absent
+  int64_t parameters_from;            // the column that the arrays begin with
+  const ArrayActivation* activation;  // null: none
 };
 
 struct BackwardWork {
   const RowBackward* problem;
-  const void* weight;  // never null
+  const void* weight;                 // never null
+  const void* bias;                   // null: absent; read only for an activation
+  const ArrayActivation* activation;  // null: none
 };
 
 struct Statistics {

@@ -28,7 +28,8 @@ struct Forward {
         sum(*work.problem, work.problem->residual_out, columns, scratch),
         y(*work.problem, work.problem->y, columns, scratch + cols),
         mean(*work.problem, work.problem->mean),
-        rstd(*work.problem, work.problem->rstd) {}
+        rstd(*work.problem, work.problem->rstd),
+        activation(work.activation) {}
 
   NormKind kind;
   double eps;
@@ -38,6 +39,7 @@ struct Forward {
   const N* bias;
   Rows<T> x, residual, sum, y;
   RowStarts<N> mean, rstd;
+  const ArrayActivation* activation;
 };
 
 /// s = round(x + residual); s may be either.
@@ -88,6 +90,7 @@ struct Backward {
         share(1 / double(work.problem->geometry.cols)),
         cols(columns.end - columns.begin),
         weight(static_cast<const N*>(work.weight) + columns.begin),
+        bias(work.bias ? static_cast<const N*>(work.bias) + columns.begin : nullptr),
         dweight(sums.dweight ? static_cast<N*>(sums.dweight) + columns.begin : nullptr),
         dbias(sums.dbias ? static_cast<N*>(sums.dbias) + columns.begin : nullptr),
         dy(*work.problem, work.problem->dy, columns, scratch),
@@ -95,22 +98,25 @@ struct Backward {
         dresidual(*work.problem, work.problem->dresidual, columns, scratch + 2 * cols),
         dx(*work.problem, work.problem->dx, columns, scratch),
         mean(*work.problem, work.problem->mean),
-        rstd(*work.problem, work.problem->rstd) {}
+        rstd(*work.problem, work.problem->rstd),
+        activation(work.activation) {}
 
   NormKind kind;
   double share;  // of one column in a mean over the row
   int64_t cols;
   const N* weight;
+  const N* bias;
   N* dweight;
   N* dbias;
   Rows<T> dy, x, dresidual, dx;
   RowStarts<N> mean, rstd;
+  const ArrayActivation* activation;
 };
 
-/// One row as the sweeps see it.
-template <class T>
+/// One row as the sweeps see it. D: T, or its accumulator for gradients that came through an activation.
+template <class T, class D = T>
 struct GradientRow {
-  const T* dy;
+  const D* dy;
   const T* x;
   Accumulator<T> mean;  // 0 for rms
   Accumulator<T> rstd;

@@ -24,31 +24,32 @@ Status launch_parameter_sum(const RowBackward& p, void* partials, int64_t partia
                                                 partial_rows);
 }
 
-template <class T, NormKind kKind, bool kPacks>
+template <class T, NormKind kKind, bool kActivated, bool kPacks>
 Status launch_row_stream_backward(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   using Means = GradientMeans<Accumulator<T>>;
   auto* means = static_cast<Means*>(launch.workspace.data);
+  const KernelProblem<RowBackward, T, kActivated> problem(p);
   const Scalars<Accumulator<T>> scalars(p);
   const int64_t means_bytes = (p.geometry.rows * static_cast<int64_t>(sizeof(Means)) + 255) / 256 * 256;
   void* partials = static_cast<char*>(launch.workspace.data) + means_bytes;
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(plan.blocks));
   shape.block = dim3(static_cast<unsigned>(plan.threads));
-  NORMACT_TRY((launch_kernel<row_stream_backward_sums_kernel<T, kKind, kPacks>>("row norm backward kernel launch",
-                                                                                shape, launch, p, scalars, means)));
+  NORMACT_TRY((launch_kernel<row_stream_backward_sums_kernel<T, kKind, kActivated, kPacks>>(
+      "row norm backward kernel launch", shape, launch, problem, scalars, means)));
   const int64_t units = p.geometry.cols / StridedUnit<T, kPacks>::kSize;
   const int64_t rows_per_part = (p.geometry.rows + plan.parts - 1) / plan.parts;
   shape.grid =
       dim3(static_cast<unsigned>((units + kApplyThreads - 1) / kApplyThreads), static_cast<unsigned>(plan.parts));
   shape.block = dim3(kApplyThreads);
-  NORMACT_TRY((launch_kernel<row_stream_backward_apply_kernel<T, kKind, kPacks>>(
-      "row norm backward kernel launch", shape, launch, p, scalars, static_cast<const Means*>(means), rows_per_part,
-      partials)));
+  NORMACT_TRY((launch_kernel<row_stream_backward_apply_kernel<T, kKind, kActivated, kPacks>>(
+      "row norm backward kernel launch", shape, launch, problem, scalars, static_cast<const Means*>(means),
+      rows_per_part, partials)));
   return launch_parameter_sum<T>(p, partials, plan.parts, launch);
 }
 
 /// Rows of whole packs in registers. The planner's sizes are the ones listed here.
-template <class T, NormKind kKind>
+template <class T, NormKind kKind, bool kActivated>
 Status launch_row_packs(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   const bool block = plan.variant == NORMACT_ROW_BLOCK;
   const LaunchShape shape{
@@ -60,9 +61,9 @@ Status launch_row_packs(const RowBackward& p, const RowPlan& plan, const Launch&
   // More elements a thread leave registers for fewer threads.
   const auto run = [&](auto lanes, auto vectors) {
     constexpr int kThreads = vectors() <= kMost && sizeof(T) != 4 ? 512 : 384;
-    return launch_kernel<row_backward_kernel<T, kKind, lanes(), vectors(), kThreads>>(
-        "row norm backward kernel launch", shape, launch, p, Scalars<Accumulator<T>>(p), plan.stages,
-        launch.workspace.data);
+    return launch_kernel<row_backward_kernel<T, kKind, kActivated, lanes(), vectors(), kThreads>>(
+        "row norm backward kernel launch", shape, launch, KernelProblem<RowBackward, T, kActivated>(p),
+        Scalars<Accumulator<T>>(p), plan.stages, launch.workspace.data);
   };
   const Constant<kMost> most;
   const Constant<sizeof(T) == 2 ? kMost * 3 / 2 : kMost> wide;
@@ -94,14 +95,16 @@ Status launch_wide_parameter_sum(const RowBackward& p, const RowPlan& plan, cons
 }
 
 /// Wide rows of whole packs. The planner's sizes are the ones listed here.
-template <class T, NormKind kKind>
+template <class T, NormKind kKind, bool kActivated>
 Status launch_row_cluster(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
                           plan.shared_bytes, plan.cluster};
   const ClusterSplit split{plan.packs_per_block / kClusterWarps, plan.stages};
   const auto run = [&](auto stored, auto vectors, auto held, auto served) {
-    return launch_kernel<row_backward_cluster_kernel<T, kKind, decltype(stored), vectors(), held(), served()>>(
-        "row norm backward kernel launch", shape, launch, p, Scalars<Accumulator<T>>(p), split, launch.workspace.data);
+    return launch_kernel<
+        row_backward_cluster_kernel<T, kKind, kActivated, decltype(stored), vectors(), held(), served()>>(
+        "row norm backward kernel launch", shape, launch, KernelProblem<RowBackward, T, kActivated>(p),
+        Scalars<Accumulator<T>>(p), split, launch.workspace.data);
   };
   const std::true_type yes;
   const std::false_type no;
@@ -160,27 +163,39 @@ Status launch_row_runs(const RowBackward& p, const RowPlan& plan, const Launch& 
   }
 }
 
-template <class T, NormKind kKind>
+/// The planner gives activated rows no runs.
+template <class T, NormKind kKind, bool kActivated>
 Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   const bool packs = plan.access == RowAccess::packs;
   if (plan.variant == NORMACT_ROW_STREAM) {
-    return packs ? launch_row_stream_backward<T, kKind, true>(p, plan, launch)
-                 : launch_row_stream_backward<T, kKind, false>(p, plan, launch);
+    return packs ? launch_row_stream_backward<T, kKind, kActivated, true>(p, plan, launch)
+                 : launch_row_stream_backward<T, kKind, kActivated, false>(p, plan, launch);
   }
   if (plan.variant == NORMACT_ROW_CLUSTER) {
-    NORMACT_TRY((launch_row_cluster<T, kKind>(p, plan, launch)));
+    NORMACT_TRY((launch_row_cluster<T, kKind, kActivated>(p, plan, launch)));
     return launch_wide_parameter_sum<T>(p, plan, launch);
   }
-  NORMACT_TRY((packs ? launch_row_packs<T, kKind>(p, plan, launch) : launch_row_runs<T, kKind>(p, plan, launch)));
+  if constexpr (kActivated) {
+    NORMACT_TRY((launch_row_packs<T, kKind, true>(p, plan, launch)));
+  } else {
+    NORMACT_TRY(
+        (packs ? launch_row_packs<T, kKind, false>(p, plan, launch) : launch_row_runs<T, kKind>(p, plan, launch)));
+  }
   if (plan.parts == 1) return {};  // the one row of partial sums is the result, and has been written as such
   return launch_parameter_sum<T>(p, launch.workspace.data, plan.parts, launch);
+}
+
+template <class T, NormKind kKind>
+Status launch_row_backward_with(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  return is_identity(p.activation) ? launch_row_backward_kind<T, kKind, false>(p, plan, launch)
+                                   : launch_row_backward_kind<T, kKind, true>(p, plan, launch);
 }
 
 template <class T>
 Status launch_row_backward(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   if (p.geometry.rows == 0) return launch_parameter_sum<T>(p, launch.workspace.data, 0, launch);
-  return p.kind == NormKind::layer ? launch_row_backward_kind<T, NormKind::layer>(p, plan, launch)
-                                   : launch_row_backward_kind<T, NormKind::rms>(p, plan, launch);
+  return p.kind == NormKind::layer ? launch_row_backward_with<T, NormKind::layer>(p, plan, launch)
+                                   : launch_row_backward_with<T, NormKind::rms>(p, plan, launch);
 }
 
 }  // namespace normact::cuda

@@ -13,13 +13,14 @@
 namespace normact::cuda {
 
 /// Rows of whole packs in registers. The planner's sizes are the ones listed here.
-template <class T, NormKind kKind>
+template <class T, NormKind kKind, bool kActivated>
 Status launch_row_packs(const RowForward& p, const RowPlan& plan, const Launch& launch) {
   const bool block = plan.variant == NORMACT_ROW_BLOCK;
   const auto run = [&](auto lanes, auto vectors, auto threads, auto blocks) {
     const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads))};
-    return launch_kernel<row_forward_kernel<T, kKind, lanes(), vectors(), threads(), blocks()>>(
-        "row norm forward kernel launch", shape, launch, p, Scalars<Accumulator<T>>(p));
+    return launch_kernel<row_forward_kernel<T, kKind, kActivated, lanes(), vectors(), threads(), blocks()>>(
+        "row norm forward kernel launch", shape, launch, KernelProblem<RowForward, T, kActivated>(p),
+        Scalars<Accumulator<T>>(p));
   };
   // Blocks that must fit a multiprocessor: as many as leave registers for a thread's packs without spills.
   constexpr bool kHalf = sizeof(T) == 2;
@@ -53,12 +54,13 @@ Status launch_row_packs(const RowForward& p, const RowPlan& plan, const Launch& 
 }
 
 /// Wide rows of whole packs. The planner's sizes are the ones listed here.
-template <class T, NormKind kKind>
+template <class T, NormKind kKind, bool kActivated>
 Status launch_row_cluster(const RowForward& p, const RowPlan& plan, const LaunchShape& shape, const Launch& launch) {
   const ClusterSplit split{plan.packs_per_block / kClusterWarps, plan.stages};
   const auto run = [&](auto vectors, auto held) {
-    return launch_kernel<row_forward_cluster_kernel<T, kKind, vectors(), held()>>(
-        "row norm forward kernel launch", shape, launch, p, Scalars<Accumulator<T>>(p), split);
+    return launch_kernel<row_forward_cluster_kernel<T, kKind, kActivated, vectors(), held()>>(
+        "row norm forward kernel launch", shape, launch, KernelProblem<RowForward, T, kActivated>(p),
+        Scalars<Accumulator<T>>(p), split);
   };
   const Operand& parameter = p.weight.data != nullptr ? p.weight : p.bias;  // both have one dtype here
   if (plan.vectors > 4) return run(Constant<8>{}, std::false_type{});
@@ -112,32 +114,44 @@ Status launch_row_runs(const RowForward& p, const RowPlan& plan, const Launch& l
   }
 }
 
-template <class T, NormKind kKind, bool kPacks>
+template <class T, NormKind kKind, bool kActivated, bool kPacks>
 Status launch_row_stream(const RowForward& p, const LaunchShape& shape, const Launch& launch) {
   const char* name = "row norm forward kernel launch";
   const Scalars<Accumulator<T>> scalars(p);
-  return shape.cluster > 1
-             ? launch_kernel<row_stream_forward_kernel<T, kKind, true, kPacks>>(name, shape, launch, p, scalars)
-             : launch_kernel<row_stream_forward_kernel<T, kKind, false, kPacks>>(name, shape, launch, p, scalars);
+  const KernelProblem<RowForward, T, kActivated> problem(p);
+  return shape.cluster > 1 ? launch_kernel<row_stream_forward_kernel<T, kKind, kActivated, true, kPacks>>(
+                                 name, shape, launch, problem, scalars)
+                           : launch_kernel<row_stream_forward_kernel<T, kKind, kActivated, false, kPacks>>(
+                                 name, shape, launch, problem, scalars);
 }
 
-template <class T, NormKind kKind>
+/// The planner gives activated rows no runs.
+template <class T, NormKind kKind, bool kActivated>
 Status launch_row_forward_kind(const RowForward& p, const RowPlan& plan, const Launch& launch) {
   const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
                           plan.shared_bytes, plan.cluster};
   const bool packs = plan.access == RowAccess::packs;
   if (plan.variant == NORMACT_ROW_STREAM) {
-    return packs ? launch_row_stream<T, kKind, true>(p, shape, launch)
-                 : launch_row_stream<T, kKind, false>(p, shape, launch);
+    return packs ? launch_row_stream<T, kKind, kActivated, true>(p, shape, launch)
+                 : launch_row_stream<T, kKind, kActivated, false>(p, shape, launch);
   }
-  if (plan.variant == NORMACT_ROW_CLUSTER) return launch_row_cluster<T, kKind>(p, plan, shape, launch);
-  return packs ? launch_row_packs<T, kKind>(p, plan, launch) : launch_row_runs<T, kKind>(p, plan, launch);
+  if (plan.variant == NORMACT_ROW_CLUSTER) return launch_row_cluster<T, kKind, kActivated>(p, plan, shape, launch);
+  if constexpr (!kActivated) {
+    if (!packs) return launch_row_runs<T, kKind>(p, plan, launch);
+  }
+  return launch_row_packs<T, kKind, kActivated>(p, plan, launch);
+}
+
+template <class T, NormKind kKind>
+Status launch_row_forward_with(const RowForward& p, const RowPlan& plan, const Launch& launch) {
+  return is_identity(p.activation) ? launch_row_forward_kind<T, kKind, false>(p, plan, launch)
+                                   : launch_row_forward_kind<T, kKind, true>(p, plan, launch);
 }
 
 template <class T>
 Status launch_row_forward(const RowForward& p, const RowPlan& plan, const Launch& launch) {
-  return p.kind == NormKind::layer ? launch_row_forward_kind<T, NormKind::layer>(p, plan, launch)
-                                   : launch_row_forward_kind<T, NormKind::rms>(p, plan, launch);
+  return p.kind == NormKind::layer ? launch_row_forward_with<T, NormKind::layer>(p, plan, launch)
+                                   : launch_row_forward_with<T, NormKind::rms>(p, plan, launch);
 }
 
 }  // namespace normact::cuda

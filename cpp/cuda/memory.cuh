@@ -210,14 +210,14 @@ struct StagedParameter {
     for (int h = 0; h < kParts; ++h) part[h] = static_cast<Pack<A>*>(shared) + h * packs;
   }
 
-  /// Brings in all columns, whole packs at multiples of 16 bytes, with `offset` added to each; ones without a
-  /// parameter.
-  __device__ void fill_packs(const Parameter<T>& from, int packs, A offset) const {
+  /// Brings in all columns, whole packs at multiples of 16 bytes, with `offset` added to each; without a parameter,
+  /// `otherwise`.
+  __device__ void fill_packs(const Parameter<T>& from, int packs, A otherwise, A offset) const {
     const int threads = blockDim.x * blockDim.y;
     for (int i = threadIdx.y * blockDim.x + threadIdx.x; i < packs; i += threads) {
       A value[kSize];
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) value[j] = A(1);
+      for (int j = 0; j < kSize; ++j) value[j] = otherwise;
       if (from.data != nullptr) {
         from.load(i * kSize, value);
 #pragma unroll

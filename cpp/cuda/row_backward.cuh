@@ -78,10 +78,10 @@ __device__ __forceinline__ void store_thread_sums(const OwnPacks<T, kStride>& ow
   }
 }
 
-template <class T, NormKind kKind, int kLanes, int kVectors, int kThreads>
+template <class T, NormKind kKind, bool kActivated, int kLanes, int kVectors, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1)
-    row_backward_kernel(const __grid_constant__ RowBackward p, const Scalars<Accumulator<T>> scalars, int stages,
-                        void* workspace) {
+    row_backward_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
+                        const Scalars<Accumulator<T>> scalars, int stages, void* workspace) {
   using A = Accumulator<T>;
   constexpr int kSize = kPackSize<T>;
   constexpr bool kBlock = kLanes == 0;
@@ -101,15 +101,18 @@ __global__ void __launch_bounds__(kThreads, 1)
   const bool residual = p.dresidual.data != nullptr;
   const bool bias = p.dbias.data != nullptr;
 
-  // Shared memory: the effective weight, then the ring.
+  // Shared memory: the effective weight, with an activation the bias, then the ring.
+  const int parameter_bytes = packs * kSize * static_cast<int>(sizeof(A));
   const StagedParameter<T> weights(shared, packs);
+  const StagedParameter<T> biases(shared + (kActivated ? parameter_bytes : 0), packs);
   const BackwardTiles<T> source{p, scalars.rows, groups, static_cast<int64_t>(blockIdx.x) * groups,
                                 static_cast<int64_t>(gridDim.x) * groups};
   const int tiles = source.count();
-  TileRing<BackwardTiles<T>> ring(shared + packs * kSize * static_cast<int>(sizeof(A)), barriers, source, tiles, stages,
+  TileRing<BackwardTiles<T>> ring(shared + (kActivated ? 2 : 1) * parameter_bytes, barriers, source, tiles, stages,
                                   residual ? 3 : 2, groups * row_bytes, row_bytes, source.dense());
   ring.start();
-  weights.fill_packs(Parameter<T>(p.weight), packs, scalars.weight_offset);
+  weights.fill_packs(Parameter<T>(p.weight), packs, A(1), scalars.weight_offset);
+  if constexpr (kActivated) biases.fill_packs(Parameter<T>(p.bias), packs, A(0), A(0));
   __syncthreads();
 
   A dweight[kVectors][kSize] = {}, dbias[kVectors][kSize] = {};
@@ -144,9 +147,19 @@ __global__ void __launch_bounds__(kThreads, 1)
         dy_pack = load_shared_pack<T>(dy + v * kStride * kPackBytes);
       }
       A value[kSize], weight[kSize];
-      weights.get(own.valid(v) ? own.first + v * kStride : 0, weight);
+      const int place = own.valid(v) ? own.first + v * kStride : 0;
+      if constexpr (!kActivated) weights.get(place, weight);
       unpack(x_pack, xhat[v]);
       unpack(dy_pack, value);
+      if constexpr (kActivated) {
+        A h[kSize];
+        biases.get(place, h);
+        weights.get(place, weight);
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) h[j] = affine(normalized(xhat[v][j], mean, rstd), weight[j], h[j]);
+        multiply_slopes<T>(value, h, p);
+        weights.get(place, weight);  // again: the call takes the registers
+      }
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         xhat[v][j] = normalized(xhat[v][j], mean, rstd);
@@ -155,7 +168,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         if constexpr (kLayer) sum[kLayer] += gradient[v][j];
         dweight[v][j] += value[j] * xhat[v][j];
       }
-      if (kLayer || bias) {
+      if (kLayer || kActivated || bias) {
 #pragma unroll
         for (int j = 0; j < kSize; ++j) dbias[v][j] += value[j];
       }

@@ -17,6 +17,7 @@
 #include "cuda/memory.cuh"
 #include "cuda/parameter_sum.cuh"
 #include "cuda/reduce.cuh"
+#include "cuda/row_activation.cuh"
 #include "math/normalize.h"
 
 namespace normact::cuda {
@@ -100,7 +101,7 @@ class BackwardServer {
 
 /// A working warp of a block: a thread's part of every row of its cluster, and its sums of dweight and dbias.
 /// Template parameters as row_backward_cluster_kernel's.
-template <class T, NormKind kKind, class Stored, int kVectors, bool kHeld, bool kServed>
+template <class T, NormKind kKind, bool kActivated, class Stored, int kVectors, bool kHeld, bool kServed>
 struct BackwardWorker {
   using A = Accumulator<T>;
   using Exchange = std::conditional_t<kServed, WarpExchange<A, A>, DirectExchange<A>>;
@@ -108,25 +109,37 @@ struct BackwardWorker {
   static constexpr bool kLayer = kKind == NormKind::layer;
   static constexpr bool kBranchless = kHeld && kServed;  // where there are registers for several packs at once
 
-  const RowBackward& p;
+  const KernelProblem<RowBackward, T, kActivated>& p;
   const Scalars<A>& scalars;
   const ClusterShare& share;
   WarpRing& ring;
   Exchange& exchange;
   LaneParameter<T, Stored, kVectors, kHeld>& weights;
+  LaneParameter<T, T, kVectors, false>& biases;  // the forward's, for an activation
   A (&dweight)[kVectors][kSize];
   A (&dbias)[kVectors][kSize];
   char* parts;  // of a direct exchange
   bool residual;
   bool bias;
 
-  /// xhat, g = dy * weight and dy of pack v; for a pack that is not there dy and g are 0 and add nothing to any sum.
+  /// xhat, g = dy * weight and dy (times the activation's slope) of pack v; for a pack that is not there dy and g are 0
+  /// and add nothing to any sum.
   __device__ __forceinline__ void read(SharedAddress x, SharedAddress dy, int v, const RowStatistics<A>& of,
                                        A (&xhat)[kSize], A (&gradient)[kSize], A (&value)[kSize]) {
     A weight[kSize];
     unpack(load_shared_pack_if<T>(!kBranchless || share.valid(v), x + v * kClusterStrideBytes), xhat);
     unpack(load_shared_pack_if<T>(!kBranchless || share.valid(v), dy + v * kClusterStrideBytes), value);
     weights.get(v, weight);
+    if constexpr (kActivated) {
+      A h[kSize];
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) h[j] = A(0);
+      if (share.valid(v)) biases.get(v, h);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) h[j] = affine(normalized(xhat[j], of.mean, of.rstd), weight[j], h[j]);
+      multiply_slopes<T>(value, h, p);
+      weights.get(v, weight);  // again: the call takes the registers
+    }
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       xhat[j] = normalized(xhat[j], of.mean, of.rstd);
@@ -263,14 +276,14 @@ __global__ void __launch_bounds__(kWarp* kWideSumRows)
 }
 
 /// Stored: the type of a weight that stays in registers (kHeld). kVectors: packs of a row that a thread owns at most.
-template <class T, NormKind kKind, class Stored, int kVectors, bool kHeld, bool kServed>
+template <class T, NormKind kKind, bool kActivated, class Stored, int kVectors, bool kHeld, bool kServed>
 __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
-    row_backward_cluster_kernel(const __grid_constant__ RowBackward p, const Scalars<Accumulator<T>> scalars,
-                                const ClusterSplit split, void* workspace) {
+    row_backward_cluster_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
+                                const Scalars<Accumulator<T>> scalars, const ClusterSplit split, void* workspace) {
 #if __CUDA_ARCH__ >= 900
   using A = Accumulator<T>;
   using Statistics = RowStatistics<A>;
-  using Worker = BackwardWorker<T, kKind, Stored, kVectors, kHeld, kServed>;
+  using Worker = BackwardWorker<T, kKind, kActivated, Stored, kVectors, kHeld, kServed>;
   constexpr int kSize = kPackSize<T>;
   extern __shared__ __align__(128) char shared[];
   __shared__ typename Worker::Exchange exchange;
@@ -317,9 +330,10 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
     for (int s = 1; s < split.stages; ++s) fetch(s, s);
   }
   LaneParameter<T, Stored, kVectors, kHeld> weights(p.weight, share, A(1), scalars.weight_offset);
-  const bool bias = kKind == NormKind::layer || p.dbias.data != nullptr;
+  LaneParameter<T, T, kVectors, false> biases(p.bias, share, A(0), A(0));
+  const bool bias = kKind == NormKind::layer || kActivated || p.dbias.data != nullptr;
   A dweight[kVectors][kSize] = {}, dbias[kVectors][kSize] = {};
-  Worker worker{p, scalars, share, ring, exchange, weights, dweight, dbias, parts, residual, bias};
+  Worker worker{p, scalars, share, ring, exchange, weights, biases, dweight, dbias, parts, residual, bias};
   cluster_wait(share.blocks);
 
   const auto statistics = [&](int turn) {

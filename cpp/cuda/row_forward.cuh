@@ -13,6 +13,7 @@
 #include "core/plan.h"
 #include "cuda/memory.cuh"
 #include "cuda/reduce.cuh"
+#include "cuda/row_activation.cuh"
 #include "cuda/values.cuh"
 #include "math/normalize.h"
 
@@ -72,9 +73,9 @@ __device__ __forceinline__ void add_residual(const T* residual, T* to, const Own
   }
 }
 
-/// y = xhat * (weight + offset) + bias.
-template <bool kWide, class T, int kStride, int kVectors, class A = Accumulator<T>>
-__device__ __forceinline__ void write_output(const RowForward& p, T* y, const OwnPacks<T, kStride>& own,
+/// y = act(xhat * (weight + offset) + bias).
+template <bool kWide, class T, int kStride, int kVectors, class Problem, class A = Accumulator<T>>
+__device__ __forceinline__ void write_output(const Problem& p, T* y, const OwnPacks<T, kStride>& own,
                                              const Pack<T> (&x)[kVectors], A mean, A rstd, A offset) {
   constexpr int kSize = kPackSize<T>;
   using Stored = std::conditional_t<kWide, A, T>;
@@ -83,6 +84,12 @@ __device__ __forceinline__ void write_output(const RowForward& p, T* y, const Ow
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     if (!own.valid(v)) continue;
+    if constexpr (!std::is_same_v<Problem, RowForward>) {  // no addresses in registers over a call
+      int first = own.first;
+      asm volatile("" : "+r"(first));
+      weights = static_cast<const Stored*>(p.weight.data) + first * kSize;
+      biases = static_cast<const Stored*>(p.bias.data) + first * kSize;
+    }
     A value[kSize], weight[kSize], bias[kSize];
     load_parameters<T>(weights + v * (kStride * kSize), p.weight.data != nullptr, A(1), weight);
     load_parameters<T>(biases + v * (kStride * kSize), p.bias.data != nullptr, A(0), bias);
@@ -93,15 +100,17 @@ __device__ __forceinline__ void write_output(const RowForward& p, T* y, const Ow
     unpack(x[v], value);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) value[j] = affine(normalized(value[j], mean, rstd), weight[j], bias[j]);
+    activate<T>(value, p);
     store_pack(own.in(y, v), to_pack<T>(value));
   }
 }
 
 /// kLanes: lanes that share a row (warp), or 0 for all threads of a block (block). kThreads bounds the block, kBlocks
 /// is how many must fit a multiprocessor: as many as leave registers for a thread's packs without spills.
-template <class T, NormKind kKind, int kLanes, int kVectors, int kThreads, int kBlocks>
+template <class T, NormKind kKind, bool kActivated, int kLanes, int kVectors, int kThreads, int kBlocks>
 __global__ void __launch_bounds__(kThreads, kBlocks)
-    row_forward_kernel(const __grid_constant__ RowForward p, const Scalars<Accumulator<T>> scalars) {
+    row_forward_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
+                       const Scalars<Accumulator<T>> scalars) {
   using A = Accumulator<T>;
   constexpr int kSize = kPackSize<T>;
   constexpr bool kBlock = kLanes == 0;

@@ -17,6 +17,7 @@
 #include "cuda/cluster_row.cuh"
 #include "cuda/memory.cuh"
 #include "cuda/reduce.cuh"
+#include "cuda/row_activation.cuh"
 #include "cuda/values.cuh"
 #include "math/moments.h"
 #include "math/normalize.h"
@@ -142,10 +143,10 @@ __device__ __forceinline__ void serve_forward(const RowForward& p, const Scalars
 #endif
 
 /// kHeld: parameters of x's type stay in registers. kVectors: packs of a row that a thread owns at most.
-template <class T, NormKind kKind, int kVectors, bool kHeld>
+template <class T, NormKind kKind, bool kActivated, int kVectors, bool kHeld>
 __global__ void __launch_bounds__(kForwardClusterThreads, 1)
-    row_forward_cluster_kernel(const __grid_constant__ RowForward p, const Scalars<Accumulator<T>> scalars,
-                               const ClusterSplit split) {
+    row_forward_cluster_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
+                               const Scalars<Accumulator<T>> scalars, const ClusterSplit split) {
 #if __CUDA_ARCH__ >= 900
   using A = Accumulator<T>;
   constexpr int kSize = kPackSize<T>;
@@ -227,6 +228,7 @@ __global__ void __launch_bounds__(kForwardClusterThreads, 1)
       if (bias) biases.get(v, addend);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) value[j] = affine(normalized(value[j], mean, rstd), weight[j], addend[j]);
+      activate<T>(value, p);
       store_pack(y + v * kClusterStride<T>, to_pack<T>(value));
     };
     if (full) {

@@ -23,9 +23,10 @@ struct GradientMeans {
   A c2;
 };
 
-template <class T, NormKind kKind, bool kPacks>
+template <class T, NormKind kKind, bool kActivated, bool kPacks>
 __global__ void __launch_bounds__(kMaxRowThreads)
-    row_stream_backward_sums_kernel(const __grid_constant__ RowBackward p, const Scalars<Accumulator<T>> scalars,
+    row_stream_backward_sums_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
+                                    const Scalars<Accumulator<T>> scalars,
                                     GradientMeans<Accumulator<T>>* __restrict__ means) {
   using A = Accumulator<T>;
   using Io = StridedUnit<T, kPacks>;
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   A mean = A(0);
   if constexpr (kKind == NormKind::layer) mean = *any_row_pointer<const A>(p.mean, g, row);
   const A rstd = *any_row_pointer<const A>(p.rstd, g, row);
-  const Parameter<T> weight(p.weight);
+  const Parameter<T> weight(p.weight), bias(p.bias);
   A sum[2] = {A(0), A(0)};
   const int64_t units = g.cols / kSize;
 #pragma unroll kStreamUnroll
@@ -47,6 +48,18 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     Io::load(x, p.x, g, unit * kSize, x_value);
     Io::load(dy, p.dy, g, unit * kSize, dy_value);
     if (weight.data != nullptr) Io::parameter(weight, p.weight, g, unit * kSize, w);
+    if constexpr (kActivated) {
+      A h[kSize];
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) h[j] = A(0);
+      if (bias.data != nullptr) Io::parameter(bias, p.bias, g, unit * kSize, h);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const A effective = weight.data != nullptr ? effective_weight(w[j], scalars.weight_offset) : A(1);
+        h[j] = affine(normalized(x_value[j], mean, rstd), effective, h[j]);
+      }
+      multiply_slopes<T>(dy_value, h, p);
+    }
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       const A effective = weight.data != nullptr ? effective_weight(w[j], scalars.weight_offset) : A(1);
@@ -59,9 +72,10 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   if (threadIdx.x == 0) means[row] = {rstd * sum[0] / scalars.cols, rstd * sum[1] / scalars.cols};
 }
 
-template <class T, NormKind kKind, bool kPacks>
+template <class T, NormKind kKind, bool kActivated, bool kPacks>
 __global__ void __launch_bounds__(kApplyThreads)
-    row_stream_backward_apply_kernel(const __grid_constant__ RowBackward p, const Scalars<Accumulator<T>> scalars,
+    row_stream_backward_apply_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
+                                     const Scalars<Accumulator<T>> scalars,
                                      const GradientMeans<Accumulator<T>>* __restrict__ means, int64_t rows_per_part,
                                      void* partial_sums) {
   using A = Accumulator<T>;
@@ -80,6 +94,13 @@ __global__ void __launch_bounds__(kApplyThreads)
     Io::parameter(weight, p.weight, g, column, w);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) w[j] = effective_weight(w[j], scalars.weight_offset);
+  }
+  A b[kSize];
+  if constexpr (kActivated) {
+    const Parameter<T> bias(p.bias);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) b[j] = A(0);
+    if (bias.data != nullptr) Io::parameter(bias, p.bias, g, column, b);
   }
   A dweight[kSize] = {};
   A dbias[kSize] = {};
@@ -100,6 +121,12 @@ __global__ void __launch_bounds__(kApplyThreads)
       if constexpr (kKind == NormKind::layer) mean = *any_row_pointer<const A>(p.mean, g, row);
       const A rstd = *any_row_pointer<const A>(p.rstd, g, row);
       const GradientMeans<A> c = means[row];
+      if constexpr (kActivated) {
+        A h[kSize];
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) h[j] = affine(normalized(x_value[u][j], mean, rstd), w[j], b[j]);
+        multiply_slopes<T>(value[u], h, p);
+      }
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const A xhat = normalized(x_value[u][j], mean, rstd);

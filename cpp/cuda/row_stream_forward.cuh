@@ -88,9 +88,10 @@ __device__ Moments<double> merge_over_row(Moments<double> mine) {
   return total;
 }
 
-template <class T, NormKind kKind, bool kCluster, bool kPacks>
+template <class T, NormKind kKind, bool kActivated, bool kCluster, bool kPacks>
 __global__ void __launch_bounds__(kMaxRowThreads)
-    row_stream_forward_kernel(const __grid_constant__ RowForward p, const Scalars<Accumulator<T>> scalars) {
+    row_stream_forward_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
+                              const Scalars<Accumulator<T>> scalars) {
   using A = Accumulator<T>;
   using Io = StridedUnit<T, kPacks>;
   constexpr int kSize = Io::kSize;
@@ -201,6 +202,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
       if (bias.data != nullptr) Io::parameter(bias, p.bias, g, unit * kSize, b);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) value[u][j] = affine(normalized(value[u][j], mean, rstd), w[j], b[j]);
+      activate<T>(value[u], p);
       Io::store(y, p.y, g, unit * kSize, value[u]);
     }
   }

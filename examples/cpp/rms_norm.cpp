@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kRows = 8, kCols = 64;
 int64_t shape[] = {kRows, kCols}, cols[] = {kCols}, rows[] = {kRows};
 const int64_t last_axis = -1;
-const normact_norm_desc desc{sizeof desc, NORMACT_NORM_RMS, 1, &last_axis, 1e-6, 0.0};
+const normact_norm_desc desc{sizeof desc, NORMACT_NORM_RMS, 1, &last_axis, 1e-6, 0.0, 0, 0, 0, 0, 0};
 
 using Values = std::vector<double>;
 

@@ -35,10 +35,23 @@ class Axes {
   int64_t axes_[kMaxAxes];
 };
 
+/// The activation argument: None, or its number, alpha, beta and threshold.
+struct NormActivation {
+  NormActivation(nb::handle object, const Call& call) {
+    if (object.is_none()) return;
+    kind = static_cast<int32_t>(integer(object[0], "activation", "an activation's number", call));
+    alpha = number(object[1], "alpha", call);
+    beta = number(object[2], "beta", call);
+    threshold = number(object[3], "threshold", call);
+  }
+  int32_t kind = NORMACT_ACTIVATION_IDENTITY;
+  double alpha = 0, beta = 0, threshold = 0;
+};
+
 void norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb::handle bias_object,
                   nb::handle residual_object, nb::handle y_object, nb::handle residual_out_object,
                   nb::handle mean_object, nb::handle rstd_object, nb::handle axis, nb::handle eps,
-                  nb::handle weight_offset, nb::handle stream, nb::handle allocator) {
+                  nb::handle weight_offset, nb::handle activation, nb::handle stream, nb::handle allocator) {
   Call call{forward_name(kind), StreamChoice(forward_name(kind), stream.ptr())};
   TensorArg x, weight, bias, residual, y, residual_out, mean, rstd;
   x.read(x_object, "x", Access::read, call);
@@ -50,12 +63,18 @@ void norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb::h
   mean.read_optional(mean_object, "mean", Access::write, call);
   rstd.read_optional(rstd_object, "rstd", Access::write, call);
   const Axes axes(axis, call);
+  const NormActivation act(activation, call);
   const normact_norm_desc desc{sizeof desc,
                                kind,
                                axes.count(),
                                axes.data(),
                                number(eps, "eps", call),
-                               number(weight_offset, "weight_offset", call)};
+                               number(weight_offset, "weight_offset", call),
+                               act.kind,
+                               0,
+                               act.alpha,
+                               act.beta,
+                               act.threshold};
   const normact_norm_forward_args args{sizeof args,        x.get(),    residual.get(),
                                        weight.get(),       bias.get(), y.get(),
                                        residual_out.get(), mean.get(), rstd.get()};
@@ -68,14 +87,15 @@ void norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb::h
 }
 
 void norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::handle weight_object,
-                   nb::handle mean_object, nb::handle rstd_object, nb::handle dresidual_object, nb::handle dx_object,
-                   nb::handle dweight_object, nb::handle dbias_object, nb::handle axis, nb::handle weight_offset,
-                   nb::handle stream, nb::handle allocator) {
+                   nb::handle bias_object, nb::handle mean_object, nb::handle rstd_object, nb::handle dresidual_object,
+                   nb::handle dx_object, nb::handle dweight_object, nb::handle dbias_object, nb::handle axis,
+                   nb::handle weight_offset, nb::handle activation, nb::handle stream, nb::handle allocator) {
   Call call{backward_name(kind), StreamChoice(backward_name(kind), stream.ptr())};
-  TensorArg dy, x, weight, mean, rstd, dresidual, dx, dweight, dbias;
+  TensorArg dy, x, weight, bias, mean, rstd, dresidual, dx, dweight, dbias;
   dy.read(dy_object, "dy", Access::read, call);
   x.read(x_object, "x", Access::read, call);
   weight.read_optional(weight_object, "weight", Access::read, call);
+  bias.read_optional(bias_object, "bias", Access::read, call);
   mean.read_optional(mean_object, "mean", Access::read, call);
   rstd.read(rstd_object, "rstd", Access::read, call);
   dresidual.read_optional(dresidual_object, "dresidual", Access::read, call);
@@ -83,10 +103,12 @@ void norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::hand
   dweight.read_optional(dweight_object, "dweight", Access::write, call);
   dbias.read_optional(dbias_object, "dbias", Access::write, call);
   const Axes axes(axis, call);
-  const normact_norm_desc desc{sizeof desc, kind, axes.count(),
-                               axes.data(), 0.0,  number(weight_offset, "weight_offset", call)};
-  const normact_norm_backward_args args{sizeof args, dy.get(),        x.get(),  weight.get(),  mean.get(),
-                                        rstd.get(),  dresidual.get(), dx.get(), dweight.get(), dbias.get()};
+  const NormActivation act(activation, call);
+  const normact_norm_desc desc{
+      sizeof desc, kind, axes.count(), axes.data(), 0.0,          number(weight_offset, "weight_offset", call),
+      act.kind,    0,    act.alpha,    act.beta,    act.threshold};
+  const normact_norm_backward_args args{sizeof args,     dy.get(), x.get(),       weight.get(), mean.get(), rstd.get(),
+                                        dresidual.get(), dx.get(), dweight.get(), dbias.get(),  bias.get()};
   execute(
       call, {x, x_object, allocator, true},
       [&](const normact_exec* exec, size_t* bytes) {
@@ -118,10 +140,10 @@ void bind_norm(nb::module_& module) {
   const auto arg = [](const char* name) { return nb::arg(name).none(); };
   module.def("norm_forward", &norm_forward, nb::arg("kind"), arg("x"), arg("weight"), arg("bias"), arg("residual"),
              arg("y"), arg("residual_out"), arg("mean"), arg("rstd"), arg("axis"), arg("eps"), arg("weight_offset"),
-             arg("stream"), arg("allocator"));
-  module.def("norm_backward", &norm_backward, nb::arg("kind"), arg("dy"), arg("x"), arg("weight"), arg("mean"),
-             arg("rstd"), arg("dresidual"), arg("dx"), arg("dweight"), arg("dbias"), arg("axis"), arg("weight_offset"),
-             arg("stream"), arg("allocator"));
+             arg("activation"), arg("stream"), arg("allocator"));
+  module.def("norm_backward", &norm_backward, nb::arg("kind"), arg("dy"), arg("x"), arg("weight"), arg("bias"),
+             arg("mean"), arg("rstd"), arg("dresidual"), arg("dx"), arg("dweight"), arg("dbias"), arg("axis"),
+             arg("weight_offset"), arg("activation"), arg("stream"), arg("allocator"));
 }
 
 }  // namespace normact::python

@@ -28,11 +28,11 @@ class ActivationGrads(NamedTuple):
     dbias: Any
 
 
-def kind_number(function: str, kind: Any) -> int:
+def kind_number(function: str, kind: Any, argument: str = "kind") -> int:
     """The library's number of a kind. ValueError for a name that is none."""
     number = KINDS.get(kind) if isinstance(kind, str) else None
     if number is None:
-        raise ValueError(f"{function}: kind is {kind!r}; expected one of {', '.join(KINDS)}")
+        raise ValueError(f"{function}: {argument} is {kind!r}; expected one of {', '.join(KINDS)}")
     return number
 
 

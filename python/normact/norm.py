@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer norm and RMS norm, forward and backward, on any framework's arrays."""
+"""Layer norm and RMS norm, forward and backward, with an activation or without, on any framework's arrays."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ def layer_norm(
     eps: float = 1e-5,
     residual: Any = None,
     weight_offset: float = 0.0,
+    activation: str | None = None,
+    alpha: float | None = None,
     return_stats: bool = False,
     out: Any = None,
     stream: Any = None,
@@ -32,7 +34,7 @@ def layer_norm(
 
         mean = E[s]
         rstd = 1 / sqrt(E[(s - mean)**2] + eps)
-        y    = (s - mean) * rstd * (weight_offset + weight) + bias
+        y    = act((s - mean) * rstd * (weight_offset + weight) + bias)
 
     Parameters
     ----------
@@ -50,6 +52,10 @@ def layer_norm(
         what is returned.
     weight_offset : float
         Added to the weight in float32; 1.0 is Gemma's convention.
+    activation : str, optional
+        The kind of an activation that y passes through before it is rounded, as for `activation`: "gelu", "silu", ...
+    alpha : float, optional
+        The activation's number, where it has one; default is that of its own function.
     return_stats : bool
         Return `mean` and `rstd` too, as the backward needs them.
     out : array or tuple, optional
@@ -87,7 +93,9 @@ def layer_norm(
     >>> layer_norm(np.array([[1.0, 2.0, 3.0], [1.0, 1.0, 4.0]]), eps=0.0).round(4).tolist()
     [[-1.2247, 0.0, 1.2247], [-0.7071, -0.7071, 1.4142]]
     """
-    return forward(_core.LAYER, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out, stream)
+    return forward(
+        _core.LAYER, x, weight, bias, axis, eps, residual, weight_offset, activation, alpha, return_stats, out, stream
+    )
 
 
 def rms_norm(
@@ -99,6 +107,8 @@ def rms_norm(
     eps: float = 1e-6,
     residual: Any = None,
     weight_offset: float = 0.0,
+    activation: str | None = None,
+    alpha: float | None = None,
     return_stats: bool = False,
     out: Any = None,
     stream: Any = None,
@@ -108,7 +118,7 @@ def rms_norm(
     With ``s = x``, or ``round(x + residual)``::
 
         rstd = 1 / sqrt(E[s**2] + eps)
-        y    = s * rstd * (weight_offset + weight) + bias
+        y    = act(s * rstd * (weight_offset + weight) + bias)
 
     Parameters, results and errors are those of `layer_norm`; there is no mean, so `NormOutput.mean` is None.
 
@@ -122,7 +132,9 @@ def rms_norm(
     >>> rms_norm(np.array([[3.0, 4.0]]), eps=0.0).round(4).tolist()
     [[0.8485, 1.1314]]
     """
-    return forward(_core.RMS, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out, stream)
+    return forward(
+        _core.RMS, x, weight, bias, axis, eps, residual, weight_offset, activation, alpha, return_stats, out, stream
+    )
 
 
 def layer_norm_backward(
@@ -136,16 +148,19 @@ def layer_norm_backward(
     axis: int | tuple[int, ...] = -1,
     dresidual: Any = None,
     weight_offset: float = 0.0,
+    activation: str | None = None,
+    alpha: float | None = None,
     out: Any = None,
     stream: Any = None,
 ) -> NormGrads:
     """Gradients of `layer_norm`.
 
-    With ``xhat = (x - mean) * rstd`` and ``g = dy * (weight_offset + weight)``::
+    With ``xhat = (x - mean) * rstd``, ``dh = dy * act'(h)``, where ``y = act(h)``, and
+    ``g = dh * (weight_offset + weight)``::
 
         dx      = rstd * (g - E[g] - xhat * E[g * xhat]) + dresidual
-        dweight = sum over rows of dy * xhat
-        dbias   = sum over rows of dy
+        dweight = sum over rows of dh * xhat
+        dbias   = sum over rows of dh
 
     Parameters
     ----------
@@ -154,11 +169,12 @@ def layer_norm_backward(
     x : array
         What was normalised: the forward's x, or its `residual` output if it had a residual.
     weight, bias : array, optional
-        Those of the forward. The values of `bias` do not matter; it asks for `dbias` and gives its shape and dtype.
+        Those of the forward. `bias` asks for `dbias` and gives its shape and dtype; without an activation its values
+        do not matter.
     mean, rstd : array
         The forward's statistics.
-    axis, weight_offset
-        Those of the forward.
+    axis, weight_offset, activation, alpha
+        Those of the forward. With an activation h is computed again.
     dresidual : array, optional
         The gradient that reached the forward's `residual` output; added to `dx` in the same pass.
     out : array or tuple, optional
@@ -187,7 +203,9 @@ def layer_norm_backward(
     >>> layer_norm_backward(np.array([[1.0, 0.0, 0.0]]), x, mean=mean, rstd=rstd).dx.round(4).tolist()
     [[0.2041, -0.4082, 0.2041]]
     """
-    return backward(_core.LAYER, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, out, stream)
+    return backward(
+        _core.LAYER, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, activation, alpha, out, stream
+    )
 
 
 def rms_norm_backward(
@@ -200,16 +218,18 @@ def rms_norm_backward(
     axis: int | tuple[int, ...] = -1,
     dresidual: Any = None,
     weight_offset: float = 0.0,
+    activation: str | None = None,
+    alpha: float | None = None,
     out: Any = None,
     stream: Any = None,
 ) -> NormGrads:
     """Gradients of `rms_norm`.
 
-    With ``xhat = x * rstd`` and ``g = dy * (weight_offset + weight)``::
+    With ``xhat = x * rstd``, ``dh = dy * act'(h)``, where ``y = act(h)``, and ``g = dh * (weight_offset + weight)``::
 
         dx      = rstd * (g - xhat * E[g * xhat]) + dresidual
-        dweight = sum over rows of dy * xhat
-        dbias   = sum over rows of dy
+        dweight = sum over rows of dh * xhat
+        dbias   = sum over rows of dh
 
     Parameters, results and errors are those of `layer_norm_backward`, without the mean.
 
@@ -221,7 +241,9 @@ def rms_norm_backward(
     >>> rms_norm_backward(np.array([[1.0, 0.0]]), x, rstd=rstd).dx.round(4).tolist()
     [[0.181, -0.1358]]
     """
-    return backward(_core.RMS, dy, x, weight, bias, None, rstd, axis, dresidual, weight_offset, out, stream)
+    return backward(
+        _core.RMS, dy, x, weight, bias, None, rstd, axis, dresidual, weight_offset, activation, alpha, out, stream
+    )
 
 
 @contextlib.contextmanager

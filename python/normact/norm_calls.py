@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from normact import _core
+from normact.activation_calls import kind_number, numbers
 from normact.arrays import family_of, workspace
 from normact.outputs import check_unwanted, unpack
 
@@ -31,6 +32,13 @@ class NormGrads(NamedTuple):
     daddend: Any
 
 
+def _activation(function: str, name: str | None, alpha: float | None) -> tuple[Any, ...] | None:
+    """What the library is told of an activation: its number, alpha, beta and threshold."""
+    if name is None:
+        return None
+    return kind_number(function, name, "activation"), *numbers(name, alpha, None, None)
+
+
 def forward(
     kind: int,
     x: Any,
@@ -40,18 +48,21 @@ def forward(
     eps: float,
     residual: Any,
     weight_offset: float,
+    activation: str | None,
+    alpha: float | None,
     return_stats: bool,
     out: Any,
     stream: Any,
 ) -> Any:
     """A forward of the kind LAYER or RMS; the arguments are those of `normact.layer_norm`."""
+    act = None if activation is None else _activation(_NAMES[kind], activation, alpha)
     simple = residual is None and stream is None and not return_stats
     if simple and out is not None and not isinstance(out, tuple):  # the shortest way, for those who count microseconds
         _core.norm_forward(
-            kind, x, weight, bias, None, out, None, None, None, axis, eps, weight_offset, None, workspace
+            kind, x, weight, bias, None, out, None, None, None, axis, eps, weight_offset, act, None, workspace
         )
         return out
-    args = (kind, x, weight, bias, axis, eps, residual, weight_offset, return_stats, out)
+    args = (kind, x, weight, bias, axis, eps, residual, weight_offset, act, return_stats, out)
     if stream is None:
         return _forward_on(*args, None)
     with family_of(x, _NAMES[kind]).on_stream(x, stream) as handle:
@@ -67,6 +78,7 @@ def _forward_on(
     eps: float,
     residual: Any,
     weight_offset: float,
+    act: tuple[Any, ...] | None,
     return_stats: bool,
     out: Any,
     handle: int | None,
@@ -87,7 +99,9 @@ def _forward_on(
             mean = family.empty_stats(x, shape)
         if rstd is None:
             rstd = family.empty_stats(x, shape)
-    _core.norm_forward(kind, x, weight, bias, residual, y, s, mean, rstd, axis, eps, weight_offset, handle, workspace)
+    _core.norm_forward(
+        kind, x, weight, bias, residual, y, s, mean, rstd, axis, eps, weight_offset, act, handle, workspace
+    )
     done = y, s, mean, rstd
     if family.hands_over:
         done = [mine if mine is array else family.hand_over(mine, x) for mine, array in zip(done, given, strict=True)]
@@ -105,11 +119,14 @@ def backward(
     axis: int | tuple[int, ...],
     dresidual: Any,
     weight_offset: float,
+    activation: str | None,
+    alpha: float | None,
     out: Any,
     stream: Any,
 ) -> NormGrads:
     """A backward of the kind LAYER or RMS; the arguments are those of `normact.layer_norm_backward`."""
-    args = (kind, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, out)
+    act = None if activation is None else _activation(_NAMES[kind] + "_backward", activation, alpha)
+    args = (kind, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, act, out)
     if stream is None:
         return _backward_on(*args, None)
     with family_of(x, _NAMES[kind] + "_backward").on_stream(x, stream) as handle:
@@ -127,6 +144,7 @@ def _backward_on(
     axis: int | tuple[int, ...],
     dresidual: Any,
     weight_offset: float,
+    act: tuple[Any, ...] | None,
     out: Any,
     handle: int | None,
 ) -> NormGrads:
@@ -141,7 +159,22 @@ def _backward_on(
     if bias is not None and dbias is None:
         dbias = family_of(bias, name, "bias").empty_like(bias)
     _core.norm_backward(
-        kind, dy, x, weight, mean, rstd, dresidual, dx, dweight, dbias, axis, weight_offset, handle, workspace
+        kind,
+        dy,
+        x,
+        weight,
+        None if act is None else bias,
+        mean,
+        rstd,
+        dresidual,
+        dx,
+        dweight,
+        dbias,
+        axis,
+        weight_offset,
+        act,
+        handle,
+        workspace,
     )
     if dx is not given[0]:
         dx = family_of(x, name).hand_over(dx, x)

@@ -104,8 +104,8 @@ static void test_norm(int32_t kind, double weight_offset) {
   const normact_tensor dy = tensor(p.dy, 2, p.shape), dresidual = tensor(p.dresidual, 2, p.shape);
   const normact_tensor dx = tensor(p.dx, 2, p.shape);
   const normact_tensor dweight = tensor(p.dweight, 1, p.col_shape), dbias = tensor(p.dbias, 1, p.col_shape);
-  const normact_norm_backward_args backward = {sizeof backward, &dy,        &sum, &weight,  saved_mean,
-                                               &rstd,           &dresidual, &dx,  &dweight, &dbias};
+  const normact_norm_backward_args backward = {sizeof backward, &dy, &sum,     &weight, saved_mean, &rstd,
+                                               &dresidual,      &dx, &dweight, &dbias,  NULL};
   RUN_WITH_WORKSPACE(normact_norm_backward, &p.desc, &backward);
   check_backward(&p);
 }
@@ -127,6 +127,45 @@ static void test_in_place(void) {
   CHECK(memcmp(p.sum, q.residual, sizeof p.sum) == 0);
 }
 
+/* y = relu(h): the bare norm's y with its negative numbers replaced, and gradients of what is left. A caller of an
+ * older version, whose desc ends before, gets none. */
+static void test_activation(int32_t kind) {
+  problem p, q;
+  setup(&p, kind, 0.0);
+  q = p;
+  const normact_tensor x = tensor(p.x, 2, p.shape), dy = tensor(p.dy, 2, p.shape);
+  const normact_tensor weight = tensor(p.weight, 1, p.col_shape), bias = tensor(p.bias, 1, p.col_shape);
+  const normact_tensor mean = tensor(p.mean, 1, p.row_shape), rstd = tensor(p.rstd, 1, p.row_shape);
+  const normact_tensor* saved_mean = kind == NORMACT_NORM_LAYER ? &mean : NULL;
+  const normact_tensor y = tensor(p.y, 2, p.shape), act = tensor(q.y, 2, q.shape);
+  const normact_norm_forward_args bare = {sizeof bare, &x, NULL, &weight, &bias, &y, NULL, saved_mean, &rstd};
+  const normact_norm_forward_args activated = {sizeof activated, &x, NULL, &weight, &bias, &act, NULL, NULL, NULL};
+  CHECK(normact_norm_forward(&p.desc, &bare, NULL) == NORMACT_OK);
+  normact_norm_desc desc = p.desc;
+  desc.activation = NORMACT_ACTIVATION_RELU;
+  CHECK(normact_norm_forward(&desc, &activated, NULL) == NORMACT_OK);
+  for (int i = 0; i < kSize; ++i) CHECK(q.y[i] == (p.y[i] > 0 ? p.y[i] : 0));
+
+  const normact_tensor dx = tensor(p.dx, 2, p.shape), dweight = tensor(p.dweight, 1, p.col_shape);
+  const normact_tensor dbias = tensor(p.dbias, 1, p.col_shape);
+  const normact_norm_backward_args through = {sizeof through, &dy, &x,  &weight,  saved_mean, &rstd,
+                                              NULL,           &dx, &dweight, &dbias,   &bias};
+  RUN_WITH_WORKSPACE(normact_norm_backward, &desc, &through);
+  for (int i = 0; i < kSize; ++i) q.dy[i] = p.y[i] > 0 ? p.dy[i] : 0;
+  const normact_tensor dh = tensor(q.dy, 2, q.shape), qdx = tensor(q.dx, 2, q.shape);
+  const normact_tensor qdweight = tensor(q.dweight, 1, q.col_shape), qdbias = tensor(q.dbias, 1, q.col_shape);
+  const normact_norm_backward_args from = {sizeof from, &dh,  &x,        &weight, saved_mean, &rstd,
+                                           NULL,        &qdx, &qdweight, &qdbias, NULL};
+  RUN_WITH_WORKSPACE(normact_norm_backward, &p.desc, &from);
+  for (int i = 0; i < kSize; ++i) near(p.dx[i], q.dx[i], kTolerance, "dx", i);
+  for (int c = 0; c < kCols; ++c) near(p.dweight[c], q.dweight[c], kTolerance, "dweight", c);
+  for (int c = 0; c < kCols; ++c) near(p.dbias[c], q.dbias[c], kTolerance, "dbias", c);
+
+  desc.struct_size = offsetof(normact_norm_desc, activation);
+  CHECK(normact_norm_forward(&desc, &activated, NULL) == NORMACT_OK);
+  CHECK(memcmp(p.y, q.y, sizeof p.y) == 0);
+}
+
 /* Empty problems: zero parameter gradients without rows; statistics as PyTorch's without columns. */
 static void test_empty(void) {
   problem p;
@@ -136,8 +175,8 @@ static void test_empty(void) {
   memset(p.dweight, 0xff, sizeof p.dweight);
   memset(p.dbias, 0xff, sizeof p.dbias);
   const normact_tensor dweight = tensor(p.dweight, 1, p.col_shape), dbias = tensor(p.dbias, 1, p.col_shape);
-  const normact_norm_backward_args backward = {sizeof backward, &x,   &x, NULL,     &statistic,
-                                               &statistic,      NULL, &x, &dweight, &dbias};
+  const normact_norm_backward_args backward = {sizeof backward, &x,     &x,  NULL, &statistic, &statistic, NULL, &x,
+                                               &dweight,        &dbias, NULL};
   RUN_WITH_WORKSPACE(normact_norm_backward, &p.desc, &backward);
   for (int c = 0; c < kCols; ++c) CHECK(p.dweight[c] == 0.0f && p.dbias[c] == 0.0f);
 
@@ -175,6 +214,8 @@ int main(void) {
   test_norm(NORMACT_NORM_LAYER, 1.0);
   test_norm(NORMACT_NORM_RMS, 0.0);
   test_norm(NORMACT_NORM_RMS, 1.0);
+  test_activation(NORMACT_NORM_LAYER);
+  test_activation(NORMACT_NORM_RMS);
   test_in_place();
   test_empty();
   test_library();

@@ -15,7 +15,7 @@ int main(void) {
   const DLDataType fp32 = {kDLFloat, 32, 1};
   DLTensor in = {x, cpu, 2, fp32, shape, NULL, 0};
   DLTensor out = {y, cpu, 2, fp32, shape, transposed, 0};
-  const normact_norm_desc desc = {sizeof desc, NORMACT_NORM_LAYER, 1, &axis, 0.0, 0.0};
+  const normact_norm_desc desc = {sizeof desc, NORMACT_NORM_LAYER, 1, &axis, 0.0, 0.0, 0, 0, 0, 0, 0};
   const normact_norm_forward_args args = {
       sizeof args, normact_from_dlpack(&in), NULL, NULL, NULL, normact_from_dlpack(&out), NULL, NULL, NULL};
   if (normact_norm_forward(&desc, &args, NULL) != NORMACT_OK) {

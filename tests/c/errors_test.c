@@ -46,11 +46,11 @@ static void setup(call* c) {
   c->dx = tensor(c->out.dx, 2, c->shape);
   c->dweight = tensor(c->out.dweight, 1, c->cols);
   c->dbias = tensor(c->out.dbias, 1, c->cols);
-  c->desc = (normact_norm_desc){sizeof c->desc, NORMACT_NORM_LAYER, 1, c->axes, 1e-5, 0.0};
+  c->desc = (normact_norm_desc){sizeof c->desc, NORMACT_NORM_LAYER, 1, c->axes, 1e-5, 0.0, 0, 0, 0, 0, 0};
   c->forward = (normact_norm_forward_args){sizeof c->forward, &c->x,    &c->residual, &c->weight, &c->bias, &c->y,
                                            &c->residual_out,  &c->mean, &c->rstd};
-  c->backward = (normact_norm_backward_args){sizeof c->backward, &c->dy,        &c->x,  &c->weight,  &c->mean,
-                                             &c->rstd,           &c->dresidual, &c->dx, &c->dweight, &c->dbias};
+  c->backward = (normact_norm_backward_args){sizeof c->backward, &c->dy, &c->x,       &c->weight, &c->mean, &c->rstd,
+                                             &c->dresidual,      &c->dx, &c->dweight, &c->dbias,  NULL};
   c->exec = (normact_exec){sizeof c->exec, NULL, workspace, kWorkspace, NORMACT_ROW_AUTO, 0};
 }
 
@@ -116,6 +116,13 @@ static void test_desc(void) {
   CASE(forward, INVALID_ARGUMENT, "desc->eps is -1", c.desc.eps = -1.0);
   CASE(backward, INVALID_ARGUMENT, "desc->eps is inf", c.desc.eps = INFINITY);
   CASE(forward, INVALID_ARGUMENT, "desc->weight_offset", c.desc.weight_offset = NAN);
+  CASE(forward, INVALID_ARGUMENT, "desc->activation is 99; expected one of identity 0,", c.desc.activation = 99);
+  CASE(backward, INVALID_ARGUMENT, "desc->activation is -1", c.desc.activation = -1);
+  CASE(forward, INVALID_ARGUMENT, "desc->reserved is 1", c.desc.reserved = 1);
+  CASE(backward, INVALID_ARGUMENT, "desc->alpha is nan",
+       (c.desc.activation = NORMACT_ACTIVATION_ELU, c.desc.alpha = NAN));
+  CASE(forward, INVALID_ARGUMENT, "desc->beta is 0", c.desc.activation = NORMACT_ACTIVATION_SOFTPLUS);
+  CASE(backward, INVALID_ARGUMENT, "bias", (c.desc.activation = NORMACT_ACTIVATION_GELU, c.backward.bias = &c.x));
   CASE(forward, INVALID_ARGUMENT, "weight is NULL", (c.desc.weight_offset = 1, c.forward.weight = NULL));
   CASE(forward, INVALID_ARGUMENT, "desc->num_axes is 0", c.desc.num_axes = 0);
   CASE(forward, INVALID_ARGUMENT, "desc->axes is NULL", c.desc.axes = NULL);

@@ -42,9 +42,13 @@ void for_each_problem(Body body) {
           Options o;
           o.kind = kind, o.dtype = dtype, o.rows = rows, o.cols = cols, o.residual = rows % 2 == 0;
           o.bias_dtype = dtype, o.mean = 3;
-          const int before = check::failures;
-          body(o);
-          if (check::failures != before) std::cerr << "  " << name_of(dtype) << " " << rows << "x" << cols << "\n";
+          for (auto activation : {NORMACT_ACTIVATION_IDENTITY, NORMACT_ACTIVATION_GELU}) {
+            o.activation = activation;
+            const int before = check::failures;
+            body(o);
+            if (check::failures == before) continue;
+            std::cerr << "  " << name_of(dtype) << " " << rows << "x" << cols << ", activation " << activation << "\n";
+          }
         }
       }
     }

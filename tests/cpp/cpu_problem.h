@@ -21,6 +21,7 @@ struct Options {
   bool weight = true, bias = true, residual = false;
   DType weight_dtype = DType::f32, bias_dtype = DType::f32;
   double weight_offset = 0, eps = 1e-5, mean = 0, deviation = 1;
+  normact_activation_kind activation = NORMACT_ACTIVATION_IDENTITY;
   Placement place = {};
 };
 
@@ -32,6 +33,7 @@ inline normact::RowProblem base_problem(const Options& o) {
   p.contiguous = o.place.col_stride == 1;
   p.eps = o.eps;
   p.weight_offset = o.weight_offset;
+  p.activation = {o.activation, 0.25, 1, 20};
   return p;
 }
 
@@ -80,6 +82,7 @@ struct Problem {
     p.dy = dy.operand(), p.x = s().operand(), p.weight = weight.operand(), p.dresidual = dresidual.operand();
     p.rstd = rstd.operand();
     if (o.kind == NormKind::layer) p.mean = mean.operand();
+    if (!is_identity(p.activation)) p.bias = bias.operand();
     p.dx = dx.operand(), p.dweight = dweight.operand(), p.dbias = dbias.operand();
     return p;
   }

@@ -179,3 +179,38 @@ TEST(multiprocessors_can_be_left_free) {
   r.sm_margin = 1000;
   CHECK_EQ(backward(r).blocks, 1);
 }
+
+TEST(an_activation_leaves_packs_where_they_are_and_runs_to_stream) {
+  for (DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    for (int64_t cols : {64, 768, 4096, 6144, 16384, 65536}) {
+      RowRequest r = request(8192, cols, dtype);
+      const RowPlan bare = forward(r), bare_backward = backward(r);
+      r.activated = true;
+      const RowPlan activated = forward(r), activated_backward = backward(r);
+      CHECK_EQ(static_cast<int>(activated.variant), static_cast<int>(bare.variant));
+      CHECK_EQ(activated.shared_bytes, bare.shared_bytes);
+      CHECK_EQ(static_cast<int>(activated_backward.variant), static_cast<int>(bare_backward.variant));
+      CHECK_EQ(activated_backward.threads_per_row, bare_backward.threads_per_row);
+      CHECK(activated_backward.shared_bytes <= kShared);
+      r.access = RowAccess::runs;
+      CHECK_EQ(static_cast<int>(forward(r).variant), static_cast<int>(NORMACT_ROW_STREAM));
+      CHECK_EQ(static_cast<int>(backward(r).variant), static_cast<int>(NORMACT_ROW_STREAM));
+      for (normact_row_variant variant : {NORMACT_ROW_WARP, NORMACT_ROW_BLOCK, NORMACT_ROW_CLUSTER}) {
+        r.variant = variant;
+        RowPlan plan{};
+        CHECK(!plan_row_forward(r, kHopper, &plan).ok());
+        CHECK(!plan_row_backward(r, kHopper, &plan).ok());
+      }
+    }
+  }
+}
+
+/// A block keeps the bias beside the weight, in the accumulator type.
+TEST(an_activation_stages_the_bias) {
+  RowRequest r = request(8192, 1024, DType::bf16);
+  const RowPlan bare = backward(r);
+  r.activated = true;
+  const RowPlan activated = backward(r);
+  CHECK_EQ(activated.stages, bare.stages);
+  CHECK_EQ(activated.shared_bytes, bare.shared_bytes + 1024 * 4);
+}

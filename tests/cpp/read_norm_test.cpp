@@ -63,8 +63,8 @@ struct Problem {
     const normact_tensor tx = tensor(memory(1), x, x_strides), ty = tensor(memory(2), x, y_strides),
                          tw = tensor(memory(3), weight, weight_strides), tm = tensor(memory(4), mean, mean_strides),
                          tr = tensor(memory(5), mean, dense);
-    const normact_norm_desc desc{sizeof desc, NORMACT_NORM_LAYER, static_cast<int32_t>(axes.size()), axes.data(), 1e-5,
-                                 0.0};
+    const normact_norm_desc desc{
+        sizeof desc, NORMACT_NORM_LAYER, static_cast<int32_t>(axes.size()), axes.data(), 1e-5, 0.0, 0, 0, 0, 0, 0};
     const normact_norm_forward_args args{sizeof args, &tx, nullptr, &tw, nullptr, &ty, nullptr, &tm, &tr};
     normact::Device device;
     return normact::read_norm_forward(&desc, &args, normact::Purpose::run, &problem, &device);

@@ -10,12 +10,16 @@ import functools
 import itertools
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 import reference
 import tolerance
+
+if TYPE_CHECKING:
+    from activation_cases import Kind
 
 KINDS = ("layer_norm", "rms_norm")
 
@@ -60,6 +64,12 @@ class Problem:
     mean: float = 0.0  # of the random x
     std: float = 1.0
     equal_rows: bool = False
+    activation: Kind | None = field(default=None, repr=False)  # repr draws the inputs: they are those without it
+
+    @property
+    def activation_options(self) -> dict[str, str | float]:
+        """What the functions are handed of it."""
+        return {} if self.activation is None else {"activation": self.activation.name, "alpha": self.activation.alpha}
 
     @property
     def parameters(self) -> str:
@@ -170,8 +180,11 @@ def expected_forward(problem: Problem) -> dict[str, Expected]:
     y_bound = tolerance.forward_bound(
         s, weight, bias, offset, exact.mean, exact.rstd, mean_bound, rstd_bound, problem.dtype
     )
+    y = exact.y
+    if problem.activation is not None:
+        y, y_bound = _activated(problem.activation, exact.y, y_bound, problem.dtype)
     found = {
-        "y": _expected(exact.y, y_bound, problem.dtype, problem.shape),
+        "y": _expected(y, y_bound, problem.dtype, problem.shape),
         "rstd": _expected(exact.rstd, rstd_bound, problem.statistics, problem.row_shape),
     }
     if problem.kind == "layer_norm":
@@ -194,12 +207,24 @@ def expected_backward_from(problem: Problem, mean: np.ndarray, rstd: np.ndarray)
     weight = _parameter(problem, given.weight)
     offset = problem.weight_offset if weight is not None else 0.0
     mean, rstd = mean.ravel().astype(s.dtype), rstd.ravel().astype(s.dtype)
+    dy_bound = None
+    if problem.activation is not None:
+        bias = _parameter(problem, given.bias)
+        h = (s - mean[:, None]) * rstd[:, None]
+        h = (h if weight is None else h * (weight + offset)) + (0 if bias is None else bias)
+        exactly = np.zeros_like(rstd)
+        h_bound = tolerance.forward_bound(s, weight, bias, offset, mean, rstd, exactly, exactly, problem.dtype)
+        slope, slope_bound = _slopes(problem.activation, h, h_bound, problem.dtype)
+        dy, dy_bound = dy * slope, np.abs(dy) * (slope_bound + tolerance.unit(problem.dtype) * np.abs(slope))
     if problem.kind == "layer_norm":
         exact = reference.layer_norm_backward(dy, s, weight, mean=mean, rstd=rstd, weight_offset=offset)
     else:
         exact = reference.rms_norm_backward(dy, s, weight, rstd=rstd, weight_offset=offset)
     dresidual = None if given.dresidual is None else problem.as_matrix(given.dresidual)
     bounds = tolerance.backward_bounds(dy, s, weight, offset, mean, rstd, dresidual, problem.dtype)
+    if dy_bound is not None:
+        more = tolerance.gradient_bounds_of_dy(dy_bound, s, weight, offset, mean, rstd)
+        bounds = tuple(bound + extra for bound, extra in zip(bounds, more, strict=True))
     dx = exact.dx if dresidual is None else exact.dx + dresidual
     found = {"dx": _expected(dx, bounds[0], problem.dtype, problem.shape)}
     if problem.weight:
@@ -207,6 +232,20 @@ def expected_backward_from(problem: Problem, mean: np.ndarray, rstd: np.ndarray)
     if problem.bias:
         found["dbias"] = _expected(exact.dbias, bounds[2], problem.parameters, problem.col_shape)
     return found
+
+
+def _activated(kind: Kind, h: np.ndarray, h_bound: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """act(h) and its bound, for an h that may be off by h_bound."""
+    value = kind.value(h)
+    steepest = np.maximum(*(np.abs(kind.slope(h + shift)) for shift in (-h_bound, h_bound)))
+    return value, 1.01 * np.maximum(steepest, np.abs(kind.slope(h))) * h_bound + kind.value_bound(h, value, dtype)
+
+
+def _slopes(kind: Kind, h: np.ndarray, h_bound: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """act'(h) and its bound, which beside a kink of act takes in both sides."""
+    slope = kind.slope(h)
+    apart = np.maximum(*(np.abs(kind.slope(h + shift) - slope) for shift in (-2 * h_bound, 2 * h_bound)))
+    return slope, apart + kind.slope_bound(h, slope, dtype)
 
 
 def _expected(values: np.ndarray, bound: np.ndarray, dtype: str, shape: tuple[int, ...]) -> Expected:

@@ -66,6 +66,7 @@ def forward(problem: Problem, given: Arrays, **options: Any) -> Any:
         eps=problem.eps,
         residual=given.residual,
         weight_offset=problem.weight_offset,
+        **problem.activation_options,
         **options,
     )
 
@@ -82,6 +83,7 @@ def backward(problem: Problem, given: Arrays, **options: Any) -> Any:
         axis=problem.axis,
         dresidual=given.dresidual,
         weight_offset=problem.weight_offset,
+        **problem.activation_options,
         **options,
     )
 
@@ -91,7 +93,7 @@ def check_forward(
 ) -> None:
     given = arrays(device, problem, layout, other)
     result = forward(problem, given, return_stats=True)
-    where = f"{problem} on {device.name}, x {layout}, others {other}"
+    where = f"{problem} {problem.activation_options} on {device.name}, x {layout}, others {other}"
     compare(device, result, expected_forward(problem), where)
 
 
@@ -101,7 +103,7 @@ def check_backward(
     given = arrays(device, problem, layout, other)
     result = backward(problem, given)
     assert result.daddend is None, "a row norm has no addend"
-    where = f"{problem} on {device.name}, x {layout}, others {other}"
+    where = f"{problem} {problem.activation_options} on {device.name}, x {layout}, others {other}"
     compare(device, result, expected_backward(problem), where)
 
 

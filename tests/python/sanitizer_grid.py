@@ -18,6 +18,8 @@ import sys
 os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
 
 import normact
+from activation_cases import KINDS as ACTIVATIONS
+from activation_cases import Kind
 from cases import KINDS, ROW_VARIANTS, Problem
 from checks import check_backward, check_forward
 from devices import TorchDevice
@@ -32,17 +34,20 @@ def main() -> int:
     parser.add_argument("--variant", choices=ROW_VARIANTS, action="append", help="only these (repeatable)")
     parser.add_argument("--cols", type=int, action="append", help="only rows of so many columns (repeatable)")
     parser.add_argument("--layout", choices=LAYOUTS, action="append", help="only these (repeatable)")
+    parser.add_argument("--activation", choices=ACTIVATIONS, help="the norms with this one")
     options = parser.parse_args()
+    activation = None if options.activation is None else Kind(options.activation)
     device = TorchDevice("cuda")
     ran: dict[str, int] = {}
     for variant in options.variant or ROW_VARIANTS:
         ran[variant] = sum(
-            run(device, variant, Problem(kind, (3, cols), dtype, parameter_dtype, residual=residual), layout)
+            run(device, variant, problem, layout)
             for kind in KINDS
             for dtype, parameter_dtype in DTYPES
             for cols in options.cols or COLS
             for layout, residual in zip(LAYOUTS, (True, False, False), strict=True)
             if layout in (options.layout or LAYOUTS)
+            for problem in [Problem(kind, (3, cols), dtype, parameter_dtype, residual=residual, activation=activation)]
         )
     print("calls that ran and were right:", ", ".join(f"{name} {count}" for name, count in ran.items()))
     return 0

@@ -6,13 +6,15 @@ All in float64 through the public functions alone, so neither the reference nor 
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 
+import activation_cases
 import normact
-from cases import OPTIONS, Problem, inputs
+from cases import OPTIONS, Problem, expected_forward, inputs
 from checks import arrays, backward, forward
 from devices import Device
 
@@ -37,6 +39,7 @@ def loss(device: Device, problem: Problem, values: dict[str, np.ndarray | None])
         eps=problem.eps,
         residual=array("residual"),
         weight_offset=problem.weight_offset,
+        **problem.activation_options,
     )
     given = inputs(problem)
     if not problem.residual:
@@ -79,28 +82,65 @@ def test_backward_is_the_derivative(device: Device, kind: str, option: tuple, no
         weight_offset=weight_offset,
         eps=0.1,  # keeps the fifth derivatives, hence the error of the differences, small
     )
+    check_gradients(device, problem)
+
+
+def check_gradients(device: Device, problem: Problem, tolerance: float = 1e-9) -> None:
+    """The backward after the forward, from its statistics, against the differences."""
+    kind = problem.kind
     given = arrays(device, problem)
     result = forward(problem, given, return_stats=True)
     statistics = {"rstd": result.rstd} if kind == "rms_norm" else {"mean": result.mean, "rstd": result.rstd}
     grads = getattr(normact, f"{kind}_backward")(
         given.dy,
-        result.residual if residual else given.x,
+        result.residual if problem.residual else given.x,
         given.weight,
         given.bias,
         **statistics,
         axis=problem.axis,
         dresidual=given.dresidual,
-        weight_offset=weight_offset,
+        weight_offset=problem.weight_offset,
+        **problem.activation_options,
     )
     pairs = [("dx", "x")]
-    pairs += [("dx", "residual")] if residual else []
-    pairs += [("dweight", "weight")] if weight else []
-    pairs += [("dbias", "bias")] if bias else []
+    pairs += [("dx", "residual")] if problem.residual else []
+    pairs += [("dweight", "weight")] if problem.weight else []
+    pairs += [("dbias", "bias")] if problem.bias else []
     for gradient, name in pairs:
         want = numerical_gradient(device, problem, name)
         np.testing.assert_allclose(
-            device.values(getattr(grads, gradient)), want, rtol=1e-9, atol=1e-9, err_msg=gradient
+            device.values(getattr(grads, gradient)), want, rtol=tolerance, atol=tolerance, err_msg=gradient
         )
+
+
+KINKS = (-3.0, 0.0, 3.0, 6.0)  # of the activations, or of their derivatives
+
+
+def clear_of_kinks(problem: Problem) -> bool:
+    h = expected_forward(dataclasses.replace(problem, activation=None))["y"].values
+    return min(np.abs(h - kink).min() for kink in KINKS) > 0.05
+
+
+@pytest.mark.parametrize("activation", activation_cases.KINDS)
+@pytest.mark.parametrize("option", OPTIONS[:3], ids=ids[:3])
+def test_backward_through_an_activation(device: Device, kind: str, activation: str, option: tuple) -> None:
+    weight, bias, residual, weight_offset = option
+    for shift in range(100):  # other means give other inputs
+        problem = Problem(
+            kind,
+            SHAPE,
+            "float64",
+            weight=weight,
+            bias=bias,
+            residual=residual,
+            weight_offset=weight_offset,
+            eps=0.1,
+            mean=shift / 128,
+            activation=activation_cases.Kind(activation),
+        )
+        if clear_of_kinks(problem):
+            return check_gradients(device, problem, 1e-8)
+    raise AssertionError("no problem without a kink")
 
 
 def test_dresidual_is_added_after_the_norm(device: Device, kind: str) -> None:

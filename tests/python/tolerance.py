@@ -83,6 +83,17 @@ def forward_bound(x, weight, bias, weight_offset, mean, rstd, mean_bound, rstd_b
     return xhat_bound * scale + xhat * scale_bound + 2 * u * (product + bias_size)
 
 
+def gradient_bounds_of_dy(dy_bound, x, weight, weight_offset, mean, rstd) -> tuple[np.ndarray, ...]:
+    """What a dy that is off by dy_bound adds to the bounds on dx, dweight and dbias."""
+    scale = 1.0 if weight is None else np.abs(weight + weight_offset)
+    g = dy_bound * scale
+    xhat = np.abs(x - mean[:, None]) * rstd[:, None]
+    c1 = np.mean(g, axis=1, keepdims=True)
+    c2 = np.mean(g * xhat, axis=1, keepdims=True)
+    dx = rstd[:, None] * (g + c1 + xhat * c2)
+    return dx, np.sum(dy_bound * xhat, axis=0), np.sum(dy_bound, axis=0)
+
+
 def backward_bounds(dy, x, weight, weight_offset, mean, rstd, dresidual, dtype) -> tuple[np.ndarray, ...]:
     """Bounds on dx, dweight and dbias before their output rounding; mean and rstd are inputs, hence exact."""
     u = unit(dtype)

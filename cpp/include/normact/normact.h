@@ -128,7 +128,8 @@ typedef struct normact_exec {
 /* With s = x, or round(x + residual), and the mean E taken over the normalised axes:
  *   layer  mean = E[s],  rstd = 1 / sqrt(E[(s - mean)^2] + eps)
  *   rms    mean = 0,     rstd = 1 / sqrt(E[s^2] + eps)
- *   y = (s - mean) * rstd * (weight_offset + weight) + bias        (without a weight: y = (s - mean) * rstd + bias)
+ *   h = (s - mean) * rstd * (weight_offset + weight) + bias        (without a weight: h = (s - mean) * rstd + bias)
+ *   y = act(h), which is h without an activation; h is not rounded
  * Sources: Ba, Kiros, Hinton 2016 (layer norm); Zhang, Sennrich 2019 (RMS norm); weight_offset = 1 is Gemma's form. */
 typedef struct normact_norm_desc {
   size_t struct_size;
@@ -138,6 +139,11 @@ typedef struct normact_norm_desc {
                            normalises over trailing axes; others give NORMACT_NOT_SUPPORTED. */
   double eps;           /* >= 0, finite */
   double weight_offset; /* finite; added to the weight in fp32. Needs a weight unless it is 0. */
+  int32_t activation;   /* normact_activation_kind; 0 (identity): none */
+  int32_t reserved;     /* 0 */
+  double alpha;         /* as in normact_activation_desc, as are the next two */
+  double beta;
+  double threshold;
 } normact_norm_desc;
 
 /* Shapes: x, residual, y, residual_out: any shape, all the same. weight, bias: x.shape over the normalised axes, in
@@ -156,9 +162,10 @@ typedef struct normact_norm_forward_args {
   const normact_tensor* rstd;         /* out, NULL: not wanted */
 } normact_norm_forward_args;
 
-/* With xhat = (x - mean) * rstd, g = dy * (weight_offset + weight), c1 = E[g] (0 for rms), c2 = E[g * xhat]:
+/* With xhat = (x - mean) * rstd, dh = dy * act'(h) (dy without an activation), g = dh * (weight_offset + weight),
+ * c1 = E[g] (0 for rms), c2 = E[g * xhat]:
  *   dx = rstd * (g - c1 - xhat * c2) + dresidual
- *   dweight = sum over rows of dy * xhat,    dbias = sum over rows of dy
+ *   dweight = sum over rows of dh * xhat,    dbias = sum over rows of dh
  * After a forward with a residual, x is residual_out, dresidual the gradient that reached residual_out, and dx the
  * gradient of both x and the residual.
  * Shapes and dtypes as in the forward; dy, dresidual, dx like x; dweight and dbias have the shape of the weight and,
@@ -174,6 +181,7 @@ typedef struct normact_norm_backward_args {
   const normact_tensor* dx;        /* out */
   const normact_tensor* dweight;   /* out, NULL: not wanted */
   const normact_tensor* dbias;     /* out, NULL: not wanted */
+  const normact_tensor* bias;      /* the forward's, NULL: 0; an activation's h needs it, else it is not looked at */
 } normact_norm_backward_args;
 
 /* Normalises every row: y, and where asked for residual_out, mean and rstd.

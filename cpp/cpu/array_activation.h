@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// An activation of plain arrays, for kernels that apply one between their own arithmetic and its rounding.
+#pragma once
+
+#include <cstdint>
+
+#include "core/activation.h"
+#include "math/activation_types.h"
+
+namespace normact::cpu {
+
+constexpr int64_t kActivationStep = 64;  // counts are multiples of this
+
+/// Arrays are of accumulators. How precise the results are follows the element type that they will be rounded to.
+struct ArrayActivation {
+  /// h[i] = act(h[i]).
+  void (*value)(const ArrayActivation& self, void* h, int64_t count);
+  /// h[i] = act'(h[i]).
+  void (*slope)(const ArrayActivation& self, void* h, int64_t count);
+  ActivationScalars<float> float_scalars;
+  ActivationScalars<double> double_scalars;
+};
+
+/// The functions of one kind.
+struct ArrayActivationRow {
+  decltype(ArrayActivation::value) value;
+  decltype(ArrayActivation::slope) slope;
+};
+
+inline ArrayActivation array_activation(const ArrayActivationRow* by_kind, const Activation& activation) {
+  const ArrayActivationRow& row = by_kind[activation.kind];
+  return {row.value, row.slope, activation_scalars<float>(activation.alpha, activation.beta, activation.threshold),
+          activation_scalars<double>(activation.alpha, activation.beta, activation.threshold)};
+}
+
+}  // namespace normact::cpu

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two sweeps of a backward over some columns of its rows.
+#pragma once
+
+#include "cpu/row_kernels.h"
+#include "cpu/row_views.h"
+#include "cpu/simd_element.h"
+#include "math/normalize.h"
+
+namespace normact::cpu::NORMACT_ISA {
+
+/// Which parameter gradients a sweep sums; dbias comes only together with dweight.
+enum class Gradients { none, weight, both };
+
+// Larger tensors come from memory. Their short rows ask early for what the row after next will touch: the sweeps
+// alternate between reading and writing, which the processor's own prefetch follows too late.
+constexpr int64_t kFarBytes = 3 * 1024 * 1024;
+constexpr int64_t kPrefetchBytes = 1024;
+
+template <class T>
+NORMACT_SIMD void prefetch(const T* now) {
+  __builtin_prefetch(reinterpret_cast<const char*>(now) + kPrefetchBytes);
+}
+
+/// One vector of columns of kRows rows: adds to the accumulators of each row and to the parameter sums, whose loads and
+/// stores the rows share.
+template <class T, int kRows, Gradients kGradients, bool kFar, class D, class Lanes>
+NORMACT_SIMD void sum_vector(const GradientRow<T, D> (&rows)[kRows], const Accumulator<T>* weight,
+                             Accumulator<T>* dweight, Accumulator<T>* dbias, int64_t j, Lanes lanes,
+                             Vec<T> (&g_sum)[kRows], Vec<T> (&g_xhat_sum)[kRows]) {
+  using V = Vec<T>;
+  const V w = load(weight + j, lanes);
+  V dw = {}, db = {};
+  if constexpr (kGradients != Gradients::none) dw = load(dweight + j, lanes);
+  if constexpr (kGradients == Gradients::both) db = load(dbias + j, lanes);
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    if constexpr (kFar) {
+      prefetch(rows[r].dy + j);
+      prefetch(rows[r].x + j);
+    }
+    const V dy = load(rows[r].dy + j, lanes);
+    const V xhat = normalized(load(rows[r].x + j, lanes), broadcast(rows[r].mean), broadcast(rows[r].rstd));
+    const V g = dy * w;
+    g_sum[r] += g;
+    g_xhat_sum[r] = multiply_add(g, keep(xhat, lanes), g_xhat_sum[r]);
+    dw = multiply_add(dy, xhat, dw);
+    db += dy;
+  }
+  if constexpr (kGradients != Gradients::none) store(dweight + j, dw, lanes);
+  if constexpr (kGradients == Gradients::both) store(dbias + j, db, lanes);
+}
+
+/// The first sweep over at most kChunk columns; adds to the sums of each row. Blocks are short enough for fp32 and
+/// added up in double. A row's sums do not depend on its companions.
+template <class T, int kRows, Gradients kGradients, bool kFar, class D>
+NORMACT_SIMD void sum_chunk(const GradientRow<T, D> (&rows)[kRows], const Accumulator<T>* weight,
+                            Accumulator<T>* dweight, Accumulator<T>* dbias, Range columns, RowSums (&sums)[kRows]) {
+  using V = Vec<T>;
+  constexpr int64_t kStep = kLanes<T>;
+  constexpr int64_t kBlock = 32 * kStep;
+  RowSums total[kRows] = {};
+  for (int64_t begin = columns.begin; begin < columns.end; begin += kBlock) {
+    const int64_t end = begin + kBlock < columns.end ? begin + kBlock : columns.end;
+    V g[2][kRows] = {}, g_xhat[2][kRows] = {};
+    int64_t j = begin;
+    for (; j + 2 * kStep <= end; j += 2 * kStep) {
+      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, All{}, g[0], g_xhat[0]);
+      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j + kStep, All{}, g[1], g_xhat[1]);
+    }
+    if (j + kStep <= end) {
+      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, All{}, g[0], g_xhat[0]);
+      j += kStep;
+    }
+    if (j < end) {
+      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, First{int(end - j)}, g[1], g_xhat[1]);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      total[r].g += sum(g[0][r] + g[1][r]);
+      total[r].g_xhat += sum(g_xhat[0][r] + g_xhat[1][r]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    sums[r].g += total[r].g;
+    sums[r].g_xhat += total[r].g_xhat;
+  }
+}
+
+/// The second sweep: dx of one row (dx may be any of the inputs).
+template <class T, bool kResidual, bool kFar, class D>
+NORMACT_SIMD void input_gradients(const GradientRow<T, D>& row, const T* dresidual, T* dx, const Accumulator<T>* weight,
+                                  int64_t cols, Accumulator<T> c1_of_row, Accumulator<T> c2_of_row) {
+  using V = Vec<T>;
+  const V mean = broadcast(row.mean), rstd = broadcast(row.rstd);
+  const V c1 = broadcast(c1_of_row), c2 = broadcast(c2_of_row);
+  for_vectors<T>(cols, [&](int64_t j, auto lanes) {
+    const V g = load(row.dy + j, lanes) * load(weight + j, lanes);
+    const V xhat = normalized(load(row.x + j, lanes), mean, rstd);
+    V value = input_gradient(g, xhat, rstd, c1, c2);
+    if constexpr (kResidual) value += load(dresidual + j, lanes);
+    if constexpr (kFar) prefetch(dx + j);
+    store(dx + j, value, lanes);
+  });
+}
+
+/// c1 and c2 of a row from the sums over all of it.
+template <class T>
+struct InputFactors {
+  using N = Accumulator<T>;
+  NORMACT_SIMD InputFactors(const Backward<T>& b, N rstd, RowSums total)
+      : c1(b.kind == NormKind::layer ? rstd * N(total.g * b.share) : 0), c2(rstd * N(total.g_xhat * b.share)) {}
+  N c1, c2;
+};
+
+/// dx of a fetched row from the sums over the whole row.
+template <class T, bool kFar>
+NORMACT_SIMD void finish_row(const Backward<T>& b, int64_t index, const GradientRow<T>& row, RowSums total) {
+  const InputFactors<T> c(b, row.rstd, total);
+  T* const dx = b.dx.target(index);
+  if (b.dresidual) {
+    input_gradients<T, true, kFar>(row, b.dresidual.read(index), dx, b.weight, b.cols, c.c1, c.c2);
+  } else {
+    input_gradients<T, false, kFar>(row, nullptr, dx, b.weight, b.cols, c.c1, c.c2);
+  }
+  b.dx.write(index);
+}
+
+}  // namespace normact::cpu::NORMACT_ISA

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a row's statistics to its output, and the same with an activation: the affine norm of some hundred columns goes
+// to a buffer of accumulators, where an activation's loop runs over it, and is rounded from there.
+#pragma once
+
+#include "cpu/array_activation.h"
+#include "cpu/row_views.h"
+#include "cpu/simd_element.h"
+#include "math/normalize.h"
+
+namespace normact::cpu::NORMACT_ISA {
+
+constexpr int64_t kActivated = 1024;  // columns that an activation takes at a time
+
+/// Out: T, or its accumulator for values that are not rounded.
+template <class T, bool kWeight, bool kBias, class Out>
+NORMACT_SIMD void normalize(const T* s, Out* y, const Accumulator<T>* weight, const Accumulator<T>* bias, int64_t cols,
+                            Statistics statistics) {
+  using V = Vec<T>;
+  const V mean = broadcast(Accumulator<T>(statistics.mean));
+  const V rstd = broadcast(Accumulator<T>(statistics.rstd));
+  for_vectors<T>(cols, [&](int64_t j, auto lanes) {
+    V value = normalized(load(s + j, lanes), mean, rstd);
+    if constexpr (kWeight && kBias) {
+      value = affine(value, load(weight + j, lanes), load(bias + j, lanes));
+    } else if constexpr (kWeight) {
+      value = value * load(weight + j, lanes);
+    } else if constexpr (kBias) {
+      value = value + load(bias + j, lanes);
+    }
+    store(y + j, value, lanes);
+  });
+}
+
+/// weight, bias: null where there is none.
+template <class T, class Out>
+NORMACT_SIMD void normalize(const T* s, Out* y, const Accumulator<T>* weight, const Accumulator<T>* bias, int64_t cols,
+                            Statistics statistics) {
+  if (weight && bias) return normalize<T, true, true>(s, y, weight, bias, cols, statistics);
+  if (weight) return normalize<T, true, false>(s, y, weight, bias, cols, statistics);
+  if (bias) return normalize<T, false, true>(s, y, weight, bias, cols, statistics);
+  normalize<T, false, false>(s, y, weight, bias, cols, statistics);
+}
+
+NORMACT_SIMD int64_t activation_count(int64_t cols) {
+  return (cols + kActivationStep - 1) / kActivationStep * kActivationStep;
+}
+
+/// y = act(affine(normalized(s))), rounded once.
+template <class T>
+__attribute__((noinline)) void normalize_activated(const Forward<T>& f, const T* s, T* y, Statistics statistics) {
+  using N = Accumulator<T>;
+  alignas(64) N h[kActivated] = {};  // what is past the row must be numbers too
+  for (int64_t begin = 0; begin < f.cols; begin += kActivated) {
+    const int64_t count = f.cols - begin < kActivated ? f.cols - begin : kActivated;
+    normalize<T>(s + begin, h, f.weight ? f.weight + begin : nullptr, f.bias ? f.bias + begin : nullptr, count,
+                 statistics);
+    f.activation->value(*f.activation, h, activation_count(count));
+    for_vectors<T>(count, [&](int64_t j, auto lanes) { store(y + begin + j, load(h + j, lanes), lanes); });
+  }
+}
+
+/// g = dy * act'(h) for `count` columns from `begin`, h as in the forward. `g` has room for kActivated.
+template <class T>
+__attribute__((noinline)) void activated_gradients(const Backward<T>& b, const GradientRow<T>& row, int64_t begin,
+                                                   int64_t count, Accumulator<T>* g) {
+  normalize<T>(row.x + begin, g, b.weight + begin, b.bias ? b.bias + begin : nullptr, count, {row.mean, row.rstd});
+  b.activation->slope(*b.activation, g, activation_count(count));
+  for_vectors<T>(
+      count, [&](int64_t j, auto lanes) { store(g + j, load(g + j, lanes) * load(row.dy + begin + j, lanes), lanes); });
+}
+
+}  // namespace normact::cpu::NORMACT_ISA
