@@ -72,7 +72,9 @@ __global__ void __launch_bounds__(kPointwiseThreads)
     if (!cursor.holds(v)) continue;
     dy[v] = load(p.dy, v);
     if constexpr (kGated) {
-      load_gated(cursor, v, p.x, p.up, from[v], up[v]);
+      const PackPair<T> pair = load_gated<T>(cursor, v, p.x, p.up);
+      from[v] = pair.first;
+      up[v] = pair.second;
     } else if constexpr (!kMask) {
       from[v] = load(source, v);
     }
@@ -100,7 +102,7 @@ __global__ void __launch_bounds__(kPointwiseThreads)
       dup[j] = g.up;
     }
     if constexpr (kGated) {
-      store_gated(cursor, v, p.dx, p.dup, to_pack<T>(gradient), to_pack<T>(dup));
+      store_gated<T>(cursor, v, p.dx, p.dup, {to_pack<T>(gradient), to_pack<T>(dup)});
     } else {
       store_pack(static_cast<T*>(p.dx.data) + cursor.template offset<T>(p.dx, v), to_pack<T>(gradient));
     }

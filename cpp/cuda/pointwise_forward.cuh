@@ -52,7 +52,9 @@ __global__ void __launch_bounds__(kPointwiseThreads)
   for (int v = 0; v < kVectors; ++v) {
     if (!cursor.holds(v)) continue;
     if constexpr (kGated) {
-      load_gated(cursor, v, p.x, p.up, x[v], up[v]);
+      const PackPair<T> pair = load_gated<T>(cursor, v, p.x, p.up);
+      x[v] = pair.first;
+      up[v] = pair.second;
     } else {
       x[v] = load_pack(static_cast<const T*>(p.x.data) + cursor.template offset<T>(p.x, v));
     }

@@ -218,44 +218,41 @@ struct TileSpace {
   }
 };
 
-/// The elements at even and odd places of two packs that follow each other. For types of 2 or 4 bytes: packs of 4
-/// words.
+/// Two packs of equal places.
 template <class T>
-__device__ __forceinline__ void split_pairs(const Pack<T>& first, const Pack<T>& second, Pack<T>& even, Pack<T>& odd) {
+struct PackPair {
+  Pack<T> first;
+  Pack<T> second;
+};
+
+/// The elements at even and at odd places of two packs that follow each other. For types of 2 or 4 bytes.
+template <class T>
+__device__ __forceinline__ PackPair<T> split_pairs(const PackPair<T>& from) {
+  const auto& a = from.first.word;
+  const auto& b = from.second.word;
   if constexpr (sizeof(T) == 2) {
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      const Pack<T>& from = w < 2 ? first : second;
-      even.word[w] = __byte_perm(from.word[w % 2 * 2], from.word[w % 2 * 2 + 1], 0x5410);
-      odd.word[w] = __byte_perm(from.word[w % 2 * 2], from.word[w % 2 * 2 + 1], 0x7632);
-    }
+    constexpr unsigned kLow = 0x5410, kHigh = 0x7632;
+    return {{__byte_perm(a[0], a[1], kLow), __byte_perm(a[2], a[3], kLow), __byte_perm(b[0], b[1], kLow),
+             __byte_perm(b[2], b[3], kLow)},
+            {__byte_perm(a[0], a[1], kHigh), __byte_perm(a[2], a[3], kHigh), __byte_perm(b[0], b[1], kHigh),
+             __byte_perm(b[2], b[3], kHigh)}};
   } else {
-#pragma unroll
-    for (int w = 0; w < 2; ++w) {
-      even.word[w] = first.word[2 * w];
-      odd.word[w] = first.word[2 * w + 1];
-      even.word[w + 2] = second.word[2 * w];
-      odd.word[w + 2] = second.word[2 * w + 1];
-    }
+    return {{a[0], a[2], b[0], b[2]}, {a[1], a[3], b[1], b[3]}};
   }
 }
+/// The reverse.
 template <class T>
-__device__ __forceinline__ void join_pairs(const Pack<T>& even, const Pack<T>& odd, Pack<T>& first, Pack<T>& second) {
+__device__ __forceinline__ PackPair<T> join_pairs(const PackPair<T>& from) {
+  const auto& even = from.first.word;
+  const auto& odd = from.second.word;
   if constexpr (sizeof(T) == 2) {
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      Pack<T>& to = w < 2 ? first : second;
-      to.word[w % 2 * 2] = __byte_perm(even.word[w], odd.word[w], 0x5410);
-      to.word[w % 2 * 2 + 1] = __byte_perm(even.word[w], odd.word[w], 0x7632);
-    }
+    constexpr unsigned kLow = 0x5410, kHigh = 0x7632;
+    return {{__byte_perm(even[0], odd[0], kLow), __byte_perm(even[0], odd[0], kHigh),
+             __byte_perm(even[1], odd[1], kLow), __byte_perm(even[1], odd[1], kHigh)},
+            {__byte_perm(even[2], odd[2], kLow), __byte_perm(even[2], odd[2], kHigh),
+             __byte_perm(even[3], odd[3], kLow), __byte_perm(even[3], odd[3], kHigh)}};
   } else {
-#pragma unroll
-    for (int w = 0; w < 2; ++w) {
-      first.word[2 * w] = even.word[w];
-      first.word[2 * w + 1] = odd.word[w];
-      second.word[2 * w] = even.word[w + 2];
-      second.word[2 * w + 1] = odd.word[w + 2];
-    }
+    return {{even[0], odd[0], even[1], odd[1]}, {even[2], odd[2], even[3], odd[3]}};
   }
 }
 
@@ -298,32 +295,30 @@ struct InterleavedSpace : TileSpace {
   };
 };
 
-/// Loads pack v of two gated inputs, stores that of two gradients, in whatever way the space has them.
+/// Pack v of gate and up, in whatever way the space has them.
 template <class T, class Cursor>
-__device__ __forceinline__ void load_gated(const Cursor& cursor, int v, const View& gate, const View& up, Pack<T>& x,
-                                           Pack<T>& factor) {
+__device__ __forceinline__ PackPair<T> load_gated(const Cursor& cursor, int v, const View& gate, const View& up) {
   const T* from = static_cast<const T*>(gate.data);
   if constexpr (Cursor::kInterleaved) {
     from += cursor.template pair_offset<T>(gate, v);
-    split_pairs(load_pack(from), load_pack(from + kPackSize<T>), x, factor);
+    return split_pairs(PackPair<T>{load_pack(from), load_pack(from + kPackSize<T>)});
   } else {
-    x = load_pack(from + cursor.template offset<T>(gate, v));
-    factor = load_pack(static_cast<const T*>(up.data) + cursor.template offset<T>(up, v));
+    return {load_pack(from + cursor.template offset<T>(gate, v)),
+            load_pack(static_cast<const T*>(up.data) + cursor.template offset<T>(up, v))};
   }
 }
 template <class T, class Cursor>
 __device__ __forceinline__ void store_gated(const Cursor& cursor, int v, const View& gate, const View& up,
-                                            const Pack<T>& x, const Pack<T>& factor) {
+                                            const PackPair<T>& packs) {
   T* to = static_cast<T*>(gate.data);
   if constexpr (Cursor::kInterleaved) {
     to += cursor.template pair_offset<T>(gate, v);
-    Pack<T> first, second;
-    join_pairs(x, factor, first, second);
-    store_pack(to, first);
-    store_pack(to + kPackSize<T>, second);
+    const PackPair<T> joined = join_pairs(packs);
+    store_pack(to, joined.first);
+    store_pack(to + kPackSize<T>, joined.second);
   } else {
-    store_pack(to + cursor.template offset<T>(gate, v), x);
-    store_pack(static_cast<T*>(up.data) + cursor.template offset<T>(up, v), factor);
+    store_pack(to + cursor.template offset<T>(gate, v), packs.first);
+    store_pack(static_cast<T*>(up.data) + cursor.template offset<T>(up, v), packs.second);
   }
 }
 
