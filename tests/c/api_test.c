@@ -148,8 +148,8 @@ static void test_activation(int32_t kind) {
 
   const normact_tensor dx = tensor(p.dx, 2, p.shape), dweight = tensor(p.dweight, 1, p.col_shape);
   const normact_tensor dbias = tensor(p.dbias, 1, p.col_shape);
-  const normact_norm_backward_args through = {sizeof through, &dy, &x,  &weight,  saved_mean, &rstd,
-                                              NULL,           &dx, &dweight, &dbias,   &bias};
+  const normact_norm_backward_args through = {sizeof through, &dy, &x,       &weight, saved_mean, &rstd,
+                                              NULL,           &dx, &dweight, &dbias,  &bias};
   RUN_WITH_WORKSPACE(normact_norm_backward, &desc, &through);
   for (int i = 0; i < kSize; ++i) q.dy[i] = p.y[i] > 0 ? p.dy[i] : 0;
   const normact_tensor dh = tensor(q.dy, 2, q.shape), qdx = tensor(q.dx, 2, q.shape);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Norms with an activation, forward and backward, against the float64 reference: every kind, and for some of them
-every dtype, size, option, layout and row variant."""
+every dtype, size, option, layout and row variant.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +31,7 @@ def test_every_kind(device: Device, kind: str, dtype: str, parameter_dtype: str,
 
 @both_dtypes
 @some_activations
-def test_every_number_of_columns(
-    device: Device, kind: str, dtype: str, parameter_dtype: str, activation: str
-) -> None:
+def test_every_number_of_columns(device: Device, kind: str, dtype: str, parameter_dtype: str, activation: str) -> None:
     """At, below and above the sizes of each fast path and of the buffers of the CPU."""
     act = Kind(activation)
     for cols in (1, 2, 7, 16, 33, 64, 127, 256, 257, 768, 1000, 1024, 1025, 4096, 4097, 8192, 8193, 16384, 65536):
