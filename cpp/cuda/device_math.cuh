@@ -3,6 +3,7 @@
 // subnormals and are one issue each, double through exact ones.
 #pragma once
 
+#include "cuda/numeric.cuh"
 #include "math/activation.h"
 
 namespace normact::cuda {
@@ -89,5 +90,11 @@ struct DeviceMath<double, 53> {
     return a * __hiloint2double(exponent << 20, 0);
   }
 };
+
+/// The policy for results that are rounded to T.
+template <class T>
+using Math = DeviceMath<Accumulator<T>, sizeof(T) == 2   ? 11
+                                        : sizeof(T) == 4 ? 24
+                                                         : 53>;
 
 }  // namespace normact::cuda

@@ -24,12 +24,6 @@ namespace normact::cuda {
 
 constexpr int kPointwiseThreads = 256;
 
-/// The policy that T is computed by.
-template <class T>
-using Math = DeviceMath<Accumulator<T>, sizeof(T) == 2   ? 11
-                                        : sizeof(T) == 4 ? 24
-                                                         : 53>;
-
 /// The numbers of a problem in the type that kernels compute in: converted once, on the host.
 template <class A>
 struct PointwiseScalars {
@@ -148,6 +142,7 @@ struct TileSpace {
   int lanes;    // threads side by side, a power of two
   int lines;    // rows that a block works on at the same time
   int inner;    // the inner row dimension
+  int last;     // the dimension of the columns
   Divisor column_groups;
 
   TileSpace(const PointwiseProblem& p, const PointwisePlan& plan, int pack_size)
@@ -156,6 +151,7 @@ struct TileSpace {
         lanes(plan.lanes),
         lines(kPointwiseThreads / plan.lanes),
         inner(p.geometry.ndim == 3 ? 1 : 0),
+        last(p.geometry.ndim - 1),
         column_groups(static_cast<unsigned>((columns + lanes - 1) / lanes)) {}
 
   int64_t blocks(int vectors) const {
@@ -282,8 +278,7 @@ struct InterleavedSpace : TileSpace {
       const bool present = view.data != nullptr && cursor.column < space.columns;
 #pragma unroll
       for (int j = 0; j < kPackSize<T>; ++j) {
-        value[j] =
-            present ? Parameter<T>(view).at((cursor.column * kPackSize<T> + j) * view.stride[space.inner + 1]) : A(0);
+        value[j] = present ? Parameter<T>(view).at((cursor.column * kPackSize<T> + j) * view.stride[space.last]) : A(0);
       }
     }
     template <class Cursor>

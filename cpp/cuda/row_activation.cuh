@@ -9,6 +9,7 @@
 #include "core/visit_activation.h"
 #include "cuda/device_math.cuh"
 #include "cuda/memory.cuh"
+#include "math/normalize.h"
 
 namespace normact::cuda {
 
@@ -25,12 +26,6 @@ struct ActivatedProblem : Problem {
 template <class Problem, class T, bool kActivated>
 using KernelProblem = std::conditional_t<kActivated, ActivatedProblem<Problem, Accumulator<T>>, Problem>;
 
-/// For results that are rounded to T.
-template <class T>
-using RowMath = DeviceMath<Accumulator<T>, sizeof(T) == 2   ? 11
-                                           : sizeof(T) == 4 ? 24
-                                                            : 53>;
-
 /// kCount values by value: they travel in registers.
 template <class A, int kCount>
 struct Values {
@@ -40,7 +35,7 @@ struct Values {
 template <class T, class Problem, int kCount, class A>
 __device__ __noinline__ Values<A, kCount> activation_values(Values<A, kCount> h,
                                                             const ActivatedProblem<Problem, A>& p) {
-  return visit_activation<RowMath<T>>(p.activation.kind, [&](auto act) {
+  return visit_activation<Math<T>>(p.activation.kind, [&](auto act) {
     Values<A, kCount> result;
 #pragma unroll
     for (int j = 0; j < kCount; ++j) result.value[j] = decltype(act)::at(h.value[j], p.scalars).value;
@@ -51,7 +46,7 @@ __device__ __noinline__ Values<A, kCount> activation_values(Values<A, kCount> h,
 template <class T, class Problem, int kCount, class A>
 __device__ __noinline__ Values<A, kCount> activation_slopes(Values<A, kCount> h,
                                                             const ActivatedProblem<Problem, A>& p) {
-  return visit_activation<RowMath<T>>(p.activation.kind, [&](auto act) {
+  return visit_activation<Math<T>>(p.activation.kind, [&](auto act) {
     Values<A, kCount> result;
 #pragma unroll
     for (int j = 0; j < kCount; ++j) result.value[j] = decltype(act)::at(h.value[j], p.scalars).slope;
@@ -83,6 +78,21 @@ __device__ __forceinline__ void multiply_slopes(A (&dy)[kCount], const A (&h)[kC
   values = activation_slopes<T>(values, p);
 #pragma unroll
   for (int j = 0; j < kCount; ++j) dy[j] *= values.value[j];
+}
+
+/// The same for h = affine(normalized(x)), whose weights it leaves in `weight`.
+template <class T, class Problem, int kCount, class A>
+__device__ __forceinline__ void multiply_slopes_of_row(A (&dy)[kCount], const A (&x)[kCount], A mean, A rstd,
+                                                       const StagedParameter<T>& weights,
+                                                       const StagedParameter<T>& biases, int place, A (&weight)[kCount],
+                                                       const ActivatedProblem<Problem, A>& p) {
+  A h[kCount];
+  biases.get(place, h);
+  weights.get(place, weight);
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) h[j] = affine(normalized(x[j], mean, rstd), weight[j], h[j]);
+  multiply_slopes<T>(dy, h, p);
+  weights.get(place, weight);  // again: the call takes the registers
 }
 
 }  // namespace normact::cuda

@@ -61,6 +61,15 @@ __device__ __forceinline__ void load_own_packs(SharedAddress from, const OwnPack
   }
 }
 
+/// sum += the pack's elements.
+template <class T>
+__device__ __forceinline__ void add_pack(const Pack<T>& pack, Accumulator<T> (&sum)[kPackSize<T>]) {
+  Accumulator<T> value[kPackSize<T>];
+  unpack(pack, value);
+#pragma unroll
+  for (int j = 0; j < kPackSize<T>; ++j) sum[j] += value[j];
+}
+
 /// Leaves a thread's sums of one parameter in the columns of its warp (whose groups it adds up) or its group.
 template <class T, int kStride, int kVectors, class A = Accumulator<T>>
 __device__ __forceinline__ void store_thread_sums(const OwnPacks<T, kStride>& own, A (&sum)[kVectors][kPackSize<T>],
@@ -151,15 +160,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       if constexpr (!kActivated) weights.get(place, weight);
       unpack(x_pack, xhat[v]);
       unpack(dy_pack, value);
-      if constexpr (kActivated) {
-        A h[kSize];
-        biases.get(place, h);
-        weights.get(place, weight);
-#pragma unroll
-        for (int j = 0; j < kSize; ++j) h[j] = affine(normalized(xhat[v][j], mean, rstd), weight[j], h[j]);
-        multiply_slopes<T>(value, h, p);
-        weights.get(place, weight);  // again: the call takes the registers
-      }
+      if constexpr (kActivated)
+        multiply_slopes_of_row<T>(value, xhat[v], mean, rstd, weights, biases, place, weight, p);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         xhat[v][j] = normalized(xhat[v][j], mean, rstd);
@@ -189,12 +191,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int v = 0; v < kVectors; ++v) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) gradient[v][j] = input_gradient(gradient[v][j], xhat[v][j], rstd, c1, c2);
-      if (residual) {
-        A value[kSize];
-        unpack(addend[v], value);
-#pragma unroll
-        for (int j = 0; j < kSize; ++j) gradient[v][j] += value[j];
-      }
+      if (residual) add_pack(addend[v], gradient[v]);
       if (own.first + v * kStride < here) store_pack(own.in(dx, v), to_pack<T>(gradient[v]));
     }
   }
