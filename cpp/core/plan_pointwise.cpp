@@ -111,7 +111,7 @@ bool plan_tile(const Request& r, int64_t pack, PointwisePlan* plan) {
 /// Whether `second` lies one element behind `first` in rows of twice as many packs.
 bool alternate(const PointwiseGeometry& g, const View& first, const View& second, int64_t pack) {
   const int last = g.ndim - 1;
-  if (first.data == nullptr && second.data == nullptr) return true;
+  if (first.data == nullptr || second.data == nullptr) return first.data == second.data;
   if (static_cast<const char*>(second.data) != static_cast<const char*>(first.data) + size_of(first.dtype))
     return false;
   for (int d = 0; d < last; ++d) {
