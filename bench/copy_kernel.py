@@ -29,7 +29,7 @@ def _stream(a, b, c, y, z, count, READS: tl.constexpr, WRITES: tl.constexpr, BLO
 def stream(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
     """Writes the exclusive or of up to three tensors of int32 into one or two: a copy of one is a copy."""
     reads, writes, count = len(sources), len(targets), sources[0].numel()
-    a, b, c = (*sources, *sources[:1] * (3 - reads))
-    y, z = (*targets, *targets[:1] * (2 - writes))
+    a, b, c = (*sources, *[sources[0]] * (3 - reads))
+    y, z = (*targets, *[targets[0]] * (2 - writes))
     grid = (triton.cdiv(count, BLOCK),)
     _stream[grid](a, b, c, y, z, count, READS=reads, WRITES=writes, BLOCK=BLOCK, num_warps=8)  # pyright: ignore[reportIndexIssue]

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from bench.cases import Case
 
-Tensor = torch.Tensor
 Forward = Callable[..., tuple[Tensor, Tensor | None]]  # (x, residual, weight, bias) -> (y, sum)
 aten = torch.ops.aten
 

@@ -23,10 +23,10 @@ def call(case: Case, o: Operands, **options: object) -> Callable[[], Any]:
     return partial(function, *tensors, **_activation_options(case, o), **options)
 
 
-def _norm_options(case: Case, o: Operands) -> dict[str, object]:
+def _norm_options(case: Case, o: Operands) -> dict[str, Any]:
     if case.direction == "forward":
         return {"eps": case.eps} | ({"residual": o.residual} if case.residual else {})
-    options: dict[str, object] = {"rstd": o.rstd}
+    options: dict[str, Any] = {"rstd": o.rstd}
     if case.residual:
         options["dresidual"] = o.dresidual
     if case.kind == "layer_norm":
@@ -72,7 +72,7 @@ def fresh(case: Case, o: Operands) -> Run:
 
     def run() -> Outputs:
         found = allocate()
-        return found._asdict() if isinstance(found, tuple) else {"y": found}
+        return found._asdict() if hasattr(found, "_asdict") else {"y": found}
 
     return run
 

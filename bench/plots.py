@@ -21,11 +21,12 @@ COLORS |= {"liger": "#e09f3e", "quack": "#2b9348", "apex": "#9c6644"}
 
 def draw(gpu: Sequence[Record], cpu: Sequence[Record], folder: Path) -> list[Path]:
     """Draws what the records allow and returns the pictures' paths."""
-    norms, others = (
-        [[r for r in records if (_case(r).family == "norm") == is_norm] for records in (gpu, cpu)]
-        for is_norm in (True, False)
-    )
-    return _draw_norms(*norms, folder) + _draw_activations(*others, folder)
+
+    def of(records: Sequence[Record], norms: bool) -> list[Record]:
+        return [r for r in records if (_case(r).family == "norm") == norms]
+
+    norms = _draw_norms(of(gpu, True), of(cpu, True), folder)
+    return norms + _draw_activations(of(gpu, False), of(cpu, False), folder)
 
 
 def _draw_norms(gpu: Sequence[Record], cpu: Sequence[Record], folder: Path) -> list[Path]:
