@@ -145,3 +145,12 @@ def assert_within(found: np.ndarray, want: Expected, where: str) -> None:
         f"{int(bad.sum())} of {bad.size} elements out of bounds, worst at {at}: found {found[index]!r}, "
         f"expected {want.values[index]!r} within {want.bound[index]:.3g}, off by {error[index]:.3g}; {where}"
     )
+
+
+def assert_repeats(found: Any, block: Any, count: int) -> None:
+    """That `found`, a 16-bit PyTorch tensor, is the block `count` times along its first axis, bit for bit."""
+    import torch
+
+    view, want = found.view(count, *block.shape), block.view(torch.int16)
+    for index in range(count):
+        assert torch.equal(view[index].view(torch.int16), want), f"repetition {index} of {count} differs from the first"

@@ -8,6 +8,7 @@ and a build with CUDA; elsewhere they are deselected (not skipped), and the head
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 
 import hypothesis
 import pytest
@@ -74,6 +75,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> devices.Device:
     return request.config.stash[_DEVICES][request.param]()
+
+
+@pytest.fixture
+def needs_gpu_bytes() -> Iterator[Callable[[int], None]]:
+    """Skips the test unless so many bytes of GPU memory, and 1 GiB, are free.
+
+    What PyTorch has cached goes back to the card before and after: the workers of a run share it.
+    """
+    import torch
+
+    def needs(nbytes: int) -> None:
+        torch.cuda.empty_cache()
+        need = nbytes + (1 << 30)
+        if torch.cuda.mem_get_info()[0] < need:
+            pytest.skip(f"needs {need >> 30} GiB of free GPU memory")
+
+    yield needs
+    torch.cuda.empty_cache()
 
 
 @pytest.fixture(params=["layer_norm", "rms_norm"])

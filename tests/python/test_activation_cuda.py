@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from activation_checks import (
     gated_check,
     gated_forward,
 )
-from checks import compare
+from checks import assert_repeats, compare
 from devices import Device, NumpyDevice
 
 pytestmark = pytest.mark.cuda
@@ -189,40 +190,24 @@ def test_devices_must_agree() -> None:
 # ---- Sizes beyond 32 bits ----
 
 
-def _need(nbytes: int) -> None:
-    import torch
-
-    torch.cuda.empty_cache()
-    if torch.cuda.mem_get_info()[0] < nbytes + (1 << 30):
-        pytest.skip(f"needs {nbytes + (1 << 30) >> 30} GiB of free GPU memory")
-
-
-def _assert_repeats(found: Any, block: Any, count: int) -> None:
-    import torch
-
-    view, want = found.view(count, *block.shape), block.view(torch.int16)
-    for index in range(count):
-        assert torch.equal(view[index].view(torch.int16), want), f"repetition {index} of {count} differs from the first"
-
-
 @pytest.mark.parametrize("power", [31, 32])
-def test_more_elements_than_32_bits_count(device: Device, power: int) -> None:
+def test_more_elements_than_32_bits_count(device: Device, power: int, needs_gpu_bytes: Callable[[int], None]) -> None:
     """A block of rows repeated past 2^31 and 2^32 elements: each repetition has the block's bits."""
     rows, cols = 1024, 4096
     count = (1 << power) // (rows * cols) + 1
-    _need(4 * 2 * count * rows * cols)
+    needs_gpu_bytes(4 * 2 * count * rows * cols)
     problem = Problem(Kind("relu"), (rows, cols), "bfloat16", "float32")
     block = arrays(device, problem)
     (y, mask), grads = forward(problem, block, return_mask=True), backward(problem, block)
     big = block._replace(x=block.x.repeat(count, 1))
     large = forward(problem, big, return_mask=True)
     assert large.y.numel() > 1 << power
-    _assert_repeats(large.y, y, count)
+    assert_repeats(large.y, y, count)
     assert (large.mask.view(count, -1) == mask).all()
     del large
     big = big._replace(dy=block.dy.repeat(count, 1))
     large = backward(problem, big)
-    _assert_repeats(large.dx, grads.dx, count)
+    assert_repeats(large.dx, grads.dx, count)
     exact = count * expected(problem)["dbias"].values
     magnitude = count * np.abs(device.values(grads.dx)).sum(0)
     bound = magnitude * tolerance.sum_units(count * rows) * tolerance.unit("bfloat16")
@@ -230,28 +215,30 @@ def test_more_elements_than_32_bits_count(device: Device, power: int) -> None:
 
 
 @pytest.mark.parametrize("layout", GATE_LAYOUTS)
-def test_more_gated_elements_than_32_bits_count(device: Device, layout: str) -> None:
+def test_more_gated_elements_than_32_bits_count(
+    device: Device, layout: str, needs_gpu_bytes: Callable[[int], None]
+) -> None:
     rows, cols = 1024, 4096
     count = (1 << 31) // (rows * cols) + 1
-    _need(5 * 2 * count * rows * cols)
+    needs_gpu_bytes(5 * 2 * count * rows * cols)
     problem = GatedProblem(Kind("silu"), (rows, cols), "bfloat16", layout)
     block = gated_arrays(device, problem)
     y, grads = gated_forward(problem, block), gated_backward(problem, block)
     big = GatedArrays(*(None if array is None else array.repeat(count, 1) for array in block))
     large = gated_forward(problem, big)
-    _assert_repeats(large, y, count)
+    assert_repeats(large, y, count)
     del large
     for found, want in zip(gated_backward(problem, big), grads, strict=True):
         if want is not None:
-            _assert_repeats(found, want, count)
+            assert_repeats(found, want, count)
 
 
-def test_strides_beyond_32_bits(device: Device) -> None:
+def test_strides_beyond_32_bits(device: Device, needs_gpu_bytes: Callable[[int], None]) -> None:
     """Three rows that lie 2^31 elements apart."""
     import torch
 
     stride, cols = 1 << 31, 1000
-    _need(2 * (2 * stride + cols))
+    needs_gpu_bytes(2 * (2 * stride + cols))
     problem = Problem(Kind("gelu"), (3, cols), "bfloat16", "float32")
     given = arrays(device, problem)
     x = torch.empty(2 * stride + cols, device="cuda", dtype=torch.bfloat16).as_strided((3, cols), (stride, 1))

@@ -12,7 +12,7 @@ import pytest
 import normact
 import tolerance
 from cases import DTYPES, ROW_VARIANTS, Problem, expected_backward, expected_forward, inputs
-from checks import Arrays, arrays, backward, check_backward, check_forward, compare, forward
+from checks import Arrays, arrays, assert_repeats, backward, check_backward, check_forward, compare, forward
 from devices import Device, NumpyDevice
 
 pytestmark = pytest.mark.cuda
@@ -200,13 +200,6 @@ def test_tensors_on_two_devices_are_refused(device: Device, kind: str) -> None:
 # ---- Sizes beyond 32 bits ----
 
 
-def _free_bytes() -> int:
-    import torch
-
-    torch.cuda.empty_cache()
-    return torch.cuda.mem_get_info()[0]
-
-
 def _repeated(block: Any, count: int) -> Any:
     """[count * rows, cols]: the block again and again."""
     return block.repeat(count, 1)
@@ -214,15 +207,13 @@ def _repeated(block: Any, count: int) -> Any:
 
 @pytest.mark.parametrize("power", [31, 32])
 @pytest.mark.parametrize("cols", [1000, 4096])
-def test_more_elements_than_32_bits_count(device: Device, kind: str, power: int, cols: int) -> None:
+def test_more_elements_than_32_bits_count(
+    device: Device, kind: str, power: int, cols: int, needs_gpu_bytes: Callable[[int], None]
+) -> None:
     """A block of rows repeated past 2^31 and 2^32 elements: each repetition has the block's bits."""
-    import torch
-
     block_rows = 1024
     count = (1 << power) // (block_rows * cols) + 2
-    need = 3 * 2 * count * block_rows * cols + (1 << 30)
-    if _free_bytes() < need:
-        pytest.skip(f"needs {need >> 30} GiB of free GPU memory")
+    needs_gpu_bytes(3 * 2 * count * block_rows * cols)
     problem = Problem(kind, (block_rows, cols), "bfloat16", "float32")
     block = arrays(device, problem)
     y_block, grads_block = forward(problem, block), backward(problem, block)
@@ -230,12 +221,12 @@ def test_more_elements_than_32_bits_count(device: Device, kind: str, power: int,
     big = {name: _repeated(getattr(block, name), count) for name in ("x", "dy")}
     y = forward(problem, Arrays(**{**vars(block), "x": big["x"]}))
     assert y.numel() > 1 << power
-    _assert_repeats(torch, y, y_block, count)
+    assert_repeats(y, y_block, count)
     del y
     statistics = {n: None if (t := getattr(block, n)) is None else t.repeat(count) for n in ("mean", "rstd")}
     given = Arrays(**{**vars(block), **statistics, "x": big["x"], "s": big["x"], "dy": big["dy"]})
     grads = backward(problem, given)
-    _assert_repeats(torch, grads.dx, grads_block.dx, count)
+    assert_repeats(grads.dx, grads_block.dx, count)
     magnitude = np.sum(np.abs(inputs(problem).dy) * _xhat(problem), axis=0)
     bound = count * magnitude * tolerance.sum_units(count * block_rows) * tolerance.unit("bfloat16")
     exact = count * expected_backward(problem)["dweight"].values
@@ -248,22 +239,15 @@ def _xhat(problem: Problem) -> np.ndarray:
     return np.abs(centred * given.rstd[:, None])
 
 
-def _assert_repeats(torch: Any, found: Any, block: Any, count: int) -> None:
-    view = found.view(count, *block.shape)
-    want = block.view(torch.int16)
-    for index in range(count):
-        assert torch.equal(view[index].view(torch.int16), want), f"repetition {index} of {count} differs from the first"
-
-
 @pytest.mark.parametrize("power", [31, 32])
-def test_one_row_longer_than_32_bits_count(device: Device, kind: str, power: int) -> None:
+def test_one_row_longer_than_32_bits_count(
+    device: Device, kind: str, power: int, needs_gpu_bytes: Callable[[int], None]
+) -> None:
     """+1 and -1 in turn, and a last element that tells whether the end of the row was reached."""
     import torch
 
     cols = (1 << power) + 9
-    need = 4 * 2 * cols + (1 << 30)
-    if _free_bytes() < need:
-        pytest.skip(f"needs {need >> 30} GiB of free GPU memory")
+    needs_gpu_bytes(4 * 2 * cols)
     x = torch.ones(cols, device="cuda", dtype=torch.bfloat16)
     x[1::2] = -1
     x[-1] = 256
@@ -278,13 +262,12 @@ def test_one_row_longer_than_32_bits_count(device: Device, kind: str, power: int
     assert bool((result.y[1::2] == want[1]).all())
 
 
-def test_row_stride_beyond_32_bits(device: Device, kind: str) -> None:
+def test_row_stride_beyond_32_bits(device: Device, kind: str, needs_gpu_bytes: Callable[[int], None]) -> None:
     """Three rows that lie 2^31 elements apart."""
     import torch
 
     stride, cols = 1 << 31, 1000
-    if _free_bytes() < 2 * (2 * stride + cols) + (1 << 30):
-        pytest.skip("needs 10 GiB of free GPU memory")
+    needs_gpu_bytes(2 * (2 * stride + cols))
     problem = Problem(kind, (3, cols), "bfloat16")
     given = arrays(device, problem)
     storage = torch.empty(2 * stride + cols, device="cuda", dtype=torch.bfloat16)
