@@ -13,16 +13,6 @@ using Views = std::initializer_list<const View*>;
 
 bool aligned(const View& view) { return reinterpret_cast<uintptr_t>(view.data) % kPackBytes == 0; }
 
-/// Whether the view is one array in the order of the index space.
-bool is_dense(const View& view, const PointwiseGeometry& g) {
-  int64_t stride = 1;
-  for (int d = g.ndim - 1; d >= 0; --d) {
-    if (g.shape[d] > 1 && view.stride[d] != stride) return false;
-    stride *= g.shape[d];
-  }
-  return true;
-}
-
 bool all_dense(const PointwiseGeometry& g, Views like_x) {
   for (const View* view : like_x) {
     if (view->data != nullptr && !is_dense(*view, g)) return false;
@@ -43,15 +33,6 @@ bool in_rows(const PointwiseGeometry& g, int64_t width, Views like_x) {
     }
   }
   return true;
-}
-
-int64_t channels_of(const PointwiseGeometry& g) { return g.bias_dim < 0 ? 1 : g.shape[g.bias_dim]; }
-
-int64_t inner_of(const PointwiseGeometry& g) {
-  int64_t inner = 1;
-  if (g.bias_dim < 0) return inner;
-  for (int d = g.bias_dim + 1; d < g.ndim; ++d) inner *= g.shape[d];
-  return inner;
 }
 
 /// Numbers of packs, rows and elements are divided in 32 bits.
@@ -120,17 +101,16 @@ bool alternate(const PointwiseGeometry& g, const View& first, const View& second
   return first.stride[last] == 2 && second.stride[last] == 2 && aligned(first);
 }
 
-/// pairs: gate, up; dgate, dup.
-bool plan_interleaved(const Request& r, int64_t pack, const View* const (&pairs)[4], Views others,
-                      PointwisePlan* plan) {
+bool plan_interleaved(const Request& r, int64_t pack, PointwisePlan* plan) {
   const PointwiseGeometry& g = r.problem.geometry;
-  if (!r.problem.gated || !alternate(g, *pairs[0], *pairs[1], pack) || !alternate(g, *pairs[2], *pairs[3], pack))
+  if (!r.problem.gated || !alternate(g, *r.pairs[0], *r.pairs[1], pack) ||
+      !alternate(g, *r.pairs[2], *r.pairs[3], pack))
     return false;
   for (const View* bias : r.biases) {
     if (bias->data != nullptr && g.bias_dim != g.ndim - 1) return false;
   }
   plan->lanes = tile_lanes(g.shape[g.ndim - 1] / pack);
-  return tiles_fit(r, pack, others);
+  return tiles_fit(r, pack, r.others);
 }
 
 bool plan_biased(const Request& r, int64_t pack, PointwisePlan* plan) {
@@ -143,14 +123,15 @@ bool plan_biased(const Request& r, int64_t pack, PointwisePlan* plan) {
 PointwisePlan plan_access(const Request& r) {
   const PointwiseGeometry& g = r.problem.geometry;
   const int64_t pack = kPackBytes / size_of(r.problem.dtype);
-  PointwisePlan plan{PointwiseAccess::elements, BiasAccess::rows, 0, channels_of(g), inner_of(g)};
+  const BiasDims dims = bias_dims(g);
+  PointwisePlan plan{PointwiseAccess::elements, BiasAccess::rows, 0, dims.channels, dims.inner};
   const auto with = [&](PointwiseAccess access) {
     plan.access = access;
     return plan;
   };
   if (r.problem.dtype == DType::f64) return plan;  // packs of two elements gain nothing
   if (r.mask != nullptr && g.size % 8 != 0) return plan;
-  if (plan_interleaved(r, pack, r.pairs, r.others, &plan)) return with(PointwiseAccess::interleaved);
+  if (plan_interleaved(r, pack, &plan)) return with(PointwiseAccess::interleaved);
   for (const View* view : r.like_x) {
     if (view->data != nullptr && !aligned(*view)) return plan;
   }
@@ -215,11 +196,12 @@ BiasPlan plan_bias_gradient(const PointwiseBackward& p, const DeviceInfo& device
   const Views like_x = {&p.dy, &p.x, &p.up, &p.y, &p.dx, &p.dup};
   const int64_t pack = p.dtype == DType::f64 ? 1 : kPackBytes / size_of(p.dtype);
   BiasPlan plan{};
-  plan.channels = channels_of(g);
+  const BiasDims dims = bias_dims(g);
+  plan.channels = dims.channels;
   plan.width = plan.lanes = 1;
   if (g.size == 0) return plan;
-  plan.inner = inner_of(g);
-  plan.outer = g.size / (plan.channels * plan.inner);
+  plan.inner = dims.inner;
+  plan.outer = dims.outer;
   plan.dense = all_dense(g, like_x);
   const int64_t columns = plan.channels * plan.inner;
   const bool by_columns = entries_are_columns(g, like_x);

@@ -56,6 +56,9 @@ struct BiasPlan {
   int64_t parts;     // into which the sum of an entry, or a column, is divided
   int64_t partials;  // sums of a part: entries, or columns
   size_t workspace_bytes;
+
+  /// Whether the sums of the only part are the result.
+  bool single() const { return parts == 1 && partials == channels; }
 };
 
 /// The partition of dbias (and dup_bias).

@@ -14,6 +14,7 @@
 #include "core/activation.h"
 #include "core/dtype.h"
 #include "core/problem.h"
+#include "math/hd.h"
 
 namespace normact {
 
@@ -57,5 +58,31 @@ struct PointwiseBackward : PointwiseProblem {
   View dx, dup;                   // dup is there iff gated
   View dbias, dup_bias;           // may be absent
 };
+
+/// Whether the view is one array in the order of the index space.
+NORMACT_HD bool is_dense(const View& view, const PointwiseGeometry& geometry) {
+  int64_t stride = 1;
+  for (int d = geometry.ndim - 1; d >= 0; --d) {
+    if (view.stride[d] != stride && geometry.shape[d] != 1) return false;
+    stride *= geometry.shape[d];
+  }
+  return true;
+}
+
+/// The index space as biases see it: outer * channels * inner elements, of which a bias has `channels` entries.
+struct BiasDims {
+  int64_t outer;
+  int64_t channels;
+  int64_t inner;
+};
+
+NORMACT_HD BiasDims bias_dims(const PointwiseGeometry& geometry) {
+  BiasDims dims = {1, 1, 1};
+  for (int d = 0; d < geometry.ndim; ++d) {
+    int64_t& part = d < geometry.bias_dim ? dims.outer : d == geometry.bias_dim ? dims.channels : dims.inner;
+    part *= geometry.shape[d];
+  }
+  return dims;
+}
 
 }  // namespace normact

@@ -16,15 +16,6 @@ namespace {
 constexpr int64_t kMinRun = 128;       // shorter runs of a contiguous tensor are taken together
 constexpr int64_t kMinGatherRun = 32;  // shorter runs are gathered
 
-bool is_flat(const PointwiseGeometry& geometry, const View& view) {
-  int64_t dense = 1;
-  for (int d = geometry.ndim - 1; d >= 0; --d) {
-    if (view.stride[d] != dense && geometry.shape[d] != 1) return false;
-    dense *= geometry.shape[d];
-  }
-  return true;
-}
-
 bool is_direct(const PointwiseGeometry& geometry, const View& view) { return view.stride[geometry.ndim - 1] == 1; }
 
 /// Whether the kernels read biases straight from memory, where pieces are runs.
@@ -41,7 +32,7 @@ PieceRule piece_rule(const PointwiseProblem& p, std::initializer_list<const View
   bool flat = true, direct = true, plain = true, biased = sums;
   for (const View* view : tensors) {
     if (!view->data) continue;
-    flat = flat && is_flat(geometry, *view);
+    flat = flat && is_dense(*view, geometry);
     direct = direct && is_direct(geometry, *view);
   }
   for (const View* bias : biases) {
@@ -92,7 +83,7 @@ constexpr int64_t kMinSummands = 16;   // so that partial sums are small beside 
 
 /// How the index space is cut into boxes, by the problem alone. Boxes that differ in channels share an array of sums.
 struct Boxes {
-  BiasSpace space;
+  BiasDims dims;
   int64_t outer, outer_count;
   int64_t channels, channel_count;
   int64_t inner, inner_count;
@@ -104,15 +95,15 @@ struct Boxes {
     const int64_t channel = index % channel_count * channels;
     *array = index / channel_count;
     const int64_t o = *array / inner_count * outer, i = *array % inner_count * inner;
-    return {o, std::min(o + outer, space.outer), channel, std::min(channel + channels, space.channels),
-            i, std::min(i + inner, space.inner)};
+    return {o, std::min(o + outer, dims.outer), channel, std::min(channel + channels, dims.channels),
+            i, std::min(i + inner, dims.inner)};
   }
 };
 
 Boxes boxes_of(const PointwiseGeometry& geometry) {
   Boxes b{};
-  b.space = bias_space(geometry);
-  const BiasSpace& s = b.space;
+  b.dims = bias_dims(geometry);
+  const BiasDims& s = b.dims;
   if (geometry.size == 0) return b;
   b.outer = std::max({ceil_div(kMinSummands, s.inner), ceil_div(kMinPartElements, s.channels * s.inner),
                       ceil_div(s.outer, kMaxParts)});
@@ -129,7 +120,7 @@ int sum_count(const PointwiseBackward& p) { return (p.dbias.data ? 1 : 0) + (p.d
 
 /// An array of sums.
 int64_t sums_bytes(const PointwiseBackward& p, const Boxes& boxes) {
-  return align_up(boxes.space.channels * size_of(accumulator_of(p.dtype)));
+  return align_up(boxes.dims.channels * size_of(accumulator_of(p.dtype)));
 }
 
 /// Arrays of sums side by side: dbias's, then dup_bias's.
@@ -142,7 +133,7 @@ BoxSums sums_at(const PointwiseBackward& p, char* memory, int64_t bytes) {
 
 /// The sum of the boxes' arrays, rounded to where it belongs.
 void finish_sums(const PointwiseBackward& p, const RowKernels& kernels, const Boxes& boxes, char* memory, int threads) {
-  const int64_t bytes = sums_bytes(p, boxes), channels = boxes.space.channels;
+  const int64_t bytes = sums_bytes(p, boxes), channels = boxes.dims.channels;
   const int64_t stride = sum_count(p) * bytes / size_of(accumulator_of(p.dtype));
   const BoxSums sums = sums_at(p, memory, bytes);
   RowGeometry geometry{1, channels, 1, 1, {1}, {channels}};
@@ -164,7 +155,7 @@ Status backward_with_sums(const PointwiseBackward& p, const PointwiseKernels& ke
   const Boxes boxes = boxes_of(p.geometry);
   const int threads = threads_for(p.geometry.size * tensors * size_of(p.dtype), num_threads());
   const int64_t bytes = sums_bytes(p, boxes), array = sum_count(p) * bytes;
-  const bool has_short_sums = rule.period == 0 && boxes.outer > flush_rows(rule, boxes.space);
+  const bool has_short_sums = rule.period == 0 && boxes.outer > flush_rows(rule, boxes.dims);
   char* const lanes = has_short_sums ? thread_buffer(threads * array) : nullptr;
   if (has_short_sums && !lanes) return out_of_memory("activation_backward", threads * array);
   parallel_for(threads, boxes.count(), [&](int64_t index, int lane) {
@@ -172,7 +163,7 @@ Status backward_with_sums(const PointwiseBackward& p, const PointwiseKernels& ke
     const Box box = boxes.box(index, &at);
     const BoxSums sums = sums_at(p, workspace + at * array, bytes);
     const BoxSums scratch = has_short_sums ? sums_at(p, lanes + lane * array, bytes) : sums;
-    kernels.backward_box(p, rule, boxes.space, box, sums, scratch);
+    kernels.backward_box(p, rule, boxes.dims, box, sums, scratch);
   });
   finish_sums(p, *row_kernels, boxes, workspace, threads);
   return Status();

@@ -9,7 +9,7 @@ namespace normact::cpu::NORMACT_ISA {
 
 /// visit(channel, how many, whether they are of one channel or of consecutive ones) for a piece's elements in order.
 template <class Visit>
-NORMACT_SIMD void for_channels(const BiasSpace& space, int64_t element, int64_t count, Visit visit) {
+NORMACT_SIMD void for_channels(const BiasDims& space, int64_t element, int64_t count, Visit visit) {
   int64_t inner = space.inner == 1 ? 0 : element % space.inner;
   int64_t channel = element / space.inner % space.channels;
   while (count > 0) {
@@ -42,7 +42,7 @@ class Biases {
  public:
   using N = Accumulator<T>;
 
-  NORMACT_SIMD Biases(const PointwiseProblem& problem, const PieceRule& rule, const BiasSpace& space, const View& bias,
+  NORMACT_SIMD Biases(const PointwiseProblem& problem, const PieceRule& rule, const BiasDims& space, const View& bias,
                       N* buffer)
       : data_(bias.data),
         space_(space),
@@ -85,7 +85,7 @@ class Biases {
   }
 
   const void* data_;
-  BiasSpace space_;
+  BiasDims space_;
   int64_t stride_;
   bool is_element_;
   bool direct_;
@@ -127,7 +127,7 @@ class Sums {
   using N = Accumulator<T>;
 
   /// total, part: `channels` accumulators; part: room for the short sums, or total if there are no long ones.
-  NORMACT_SIMD Sums(const PieceRule& rule, const BiasSpace& space, const Box& box, void* total, void* part, N* buffer)
+  NORMACT_SIMD Sums(const PieceRule& rule, const BiasDims& space, const Box& box, void* total, void* part, N* buffer)
       : total_(static_cast<N*>(total)),
         part_(static_cast<N*>(part)),
         space_(space),
@@ -201,7 +201,7 @@ class Sums {
 
   N* total_;
   N* part_;
-  BiasSpace space_;
+  BiasDims space_;
   Range channels_;
   int64_t period_;
   bool direct_;

@@ -28,13 +28,6 @@ struct PieceRule {
   int64_t period;  // > 0: = limit, a multiple of the bias's length; all pieces see the bias alike
 };
 
-/// The index space as biases see it: outer * channels * inner elements.
-struct BiasSpace {
-  int64_t outer;
-  int64_t channels;
-  int64_t inner;
-};
-
 /// A part of the index space whose gradients are summed apart.
 struct Box {
   int64_t outer_begin, outer_end;
@@ -55,23 +48,14 @@ struct PointwiseKernels {
   void (*backward)(const PointwiseBackward& problem, const PieceRule& rule, Range elements);
   /// The same for a box, whose sums are written to `sums`; `scratch` has as
   /// much room, or is `sums` where the box has at most flush_rows(), or the rule a period.
-  void (*backward_box)(const PointwiseBackward& problem, const PieceRule& rule, const BiasSpace& space, const Box& box,
+  void (*backward_box)(const PointwiseBackward& problem, const PieceRule& rule, const BiasDims& space, const Box& box,
                        BoxSums sums, BoxSums scratch);
   /// Activations inside other kernels, by kind.
   const ArrayActivationRow* array_activations;
 };
 
-inline __attribute__((always_inline)) BiasSpace bias_space(const PointwiseGeometry& geometry) {
-  BiasSpace space = {1, 1, 1};
-  for (int d = 0; d < geometry.ndim; ++d) {
-    int64_t& part = d < geometry.bias_dim ? space.outer : d == geometry.bias_dim ? space.channels : space.inner;
-    part *= geometry.shape[d];
-  }
-  return space;
-}
-
 /// Rows (of the outer dimension) whose gradients are summed in fp32 before they join a longer sum.
-inline __attribute__((always_inline)) int64_t flush_rows(const PieceRule& rule, const BiasSpace& space) {
+inline __attribute__((always_inline)) int64_t flush_rows(const PieceRule& rule, const BiasDims& space) {
   return rule.period > 0 ? kFlush * rule.period / space.channels : kFlush;
 }
 

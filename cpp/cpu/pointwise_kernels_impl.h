@@ -24,7 +24,7 @@ void forward(const PointwiseForward& p, const PieceRule& rule, Range elements) {
   using N = Accumulator<T>;
   Buffer<T, T> x_buffer, up_buffer, y_buffer;
   Buffer<N, T> bias_buffer, up_bias_buffer;
-  const BiasSpace space = bias_space(p.geometry);
+  const BiasDims space = bias_dims(p.geometry);
   const PiecesOfTwo<T> inputs(p.geometry, rule, p.x, p.up, x_buffer.data, up_buffer.data);
   const Pieces<T> y(p.geometry, rule, p.y, y_buffer.data);
   Biases<T> bias(p, rule, space, p.bias, bias_buffer.data), up_bias(p, rule, space, p.up_bias, up_bias_buffer.data);
@@ -50,7 +50,7 @@ class Backward {
  public:
   using N = Accumulator<T>;
 
-  NORMACT_SIMD Backward(const PointwiseBackward& p, const PieceRule& rule, const BiasSpace& space)
+  NORMACT_SIMD Backward(const PointwiseBackward& p, const PieceRule& rule, const BiasDims& space)
       : p_(p),
         rule_(rule),
         dy_(p.geometry, rule, p.dy, dy_buffer_.data),
@@ -101,12 +101,12 @@ class Backward {
 
 template <class T>
 void backward(const PointwiseBackward& p, const PieceRule& rule, Range elements) {
-  Backward<T>(p, rule, bias_space(p.geometry)).run(elements, nullptr, nullptr);
+  Backward<T>(p, rule, bias_dims(p.geometry)).run(elements, nullptr, nullptr);
 }
 
 /// visit(range) for the ranges of a box's rows [begin, end).
 template <class Visit>
-NORMACT_SIMD void for_box_rows(const BiasSpace& space, const Box& box, int64_t begin, int64_t end, Visit visit) {
+NORMACT_SIMD void for_box_rows(const BiasDims& space, const Box& box, int64_t begin, int64_t end, Visit visit) {
   const int64_t row = space.channels * space.inner;
   if (box.channel_end - box.channel_begin == space.channels && box.inner_end - box.inner_begin == space.inner) {
     return visit(Range{begin * row, end * row});
@@ -124,7 +124,7 @@ NORMACT_SIMD void for_box_rows(const BiasSpace& space, const Box& box, int64_t b
 }
 
 template <class T>
-void backward_box(const PointwiseBackward& p, const PieceRule& rule, const BiasSpace& space, const Box& box,
+void backward_box(const PointwiseBackward& p, const PieceRule& rule, const BiasDims& space, const Box& box,
                   BoxSums sums, BoxSums scratch) {
   using N = Accumulator<T>;
   Buffer<N, T> buffer, up_buffer;

@@ -99,16 +99,6 @@ __attribute__((noinline)) void scatter(const T* source, const int64_t* stride, i
   });
 }
 
-/// Whether the elements lie in memory as in the index space.
-NORMACT_SIMD bool is_flat(const PointwiseGeometry& geometry, const View& view) {
-  int64_t dense = 1;
-  for (int d = geometry.ndim - 1; d >= 0; --d) {
-    if (view.stride[d] != dense && geometry.shape[d] != 1) return false;
-    dense *= geometry.shape[d];
-  }
-  return true;
-}
-
 /// A tensor, piece by piece.
 template <class T>
 class Pieces {
@@ -118,7 +108,7 @@ class Pieces {
       : base_(static_cast<T*>(view.data)),
         stride_(view.stride),
         last_(geometry.ndim - 1),
-        direct_(rule.runs ? view.stride[last_] == 1 : is_flat(geometry, view)),
+        direct_(rule.runs ? view.stride[last_] == 1 : is_dense(view, geometry)),
         buffer_(buffer) {}
 
   NORMACT_SIMD explicit operator bool() const { return base_ != nullptr; }

@@ -12,31 +12,27 @@ namespace normact::cuda {
 /// What the kernels of this file are told beside the problem.
 struct BiasSpace {
   ElementSpace elements;
-  BiasSum sum;
-  bool dense;  // each tensor of x's shape is one array in the order of the index space
   int64_t channels, outer, inner;
   int64_t parts, partials;
   int lanes;       // columns: threads side by side
+  bool single;     // as in the plan
   Divisor groups;  // channels: groups of `width` of an entry in one repetition
 
   BiasSpace(const PointwiseBackward& p, const BiasPlan& plan)
       : elements(p.geometry),
-        sum(plan.sum),
-        dense(plan.dense),
         channels(plan.channels),
         outer(plan.outer),
         inner(plan.inner),
         parts(plan.parts),
         partials(plan.partials),
         lanes(plan.lanes),
+        single(plan.single()),
         groups(elements.small && inner >= plan.width ? static_cast<unsigned>(inner / plan.width) : 1) {}
 
   /// Of `count`: where part `index` begins.
   __device__ __forceinline__ int64_t begin_of(int64_t count, int64_t index) const {
     return count / parts * index + min(index, count % parts);
   }
-  /// Whether the only part's sums are the result.
-  __host__ __device__ __forceinline__ bool single() const { return parts == 1 && partials == channels; }
 };
 
 /// The rows of partial sums: of dbias if it is wanted, then of dup_bias.
@@ -54,7 +50,7 @@ struct BiasPartials {
 template <class T, class A>
 __device__ __forceinline__ void store_bias_sum(const PointwiseBackward& p, const View& result, A* partials,
                                                const BiasSpace& space, int64_t part, int64_t index, A sum) {
-  if (space.single()) {
+  if (space.single) {
     store_parameter<T>(result, index * result.stride[p.geometry.bias_dim], sum);
   } else {
     partials[part * space.partials + index] = sum;
@@ -132,8 +128,7 @@ struct BiasSums {
     A dy[kWidth], from[kWidth], up[kWidth] = {};
     in.dy.get(dy);
     if constexpr (kMask) {
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) from[j] = mask_bit<A>(p.mask, element + j);
+      load_mask(p.mask, element, from);
     } else {
       in.from.get(from);
     }

@@ -33,24 +33,17 @@ __device__ __forceinline__ PointwiseGradient<A> gradient_of(A dy, A from, A up, 
   }
 }
 
-/// Bit `element` of a mask, as a number.
-template <class A>
-__device__ __forceinline__ A mask_bit(const uint8_t* mask, int64_t element) {
-  return (mask[element / 8] >> (element % 8) & 1) != 0 ? A(1) : A(0);
-}
-
-/// value[j] = bit j of a pack's bits.
+/// value[j] = bit `element` + j of a mask; all of them are in one byte.
 template <class A, int kSize>
-__device__ __forceinline__ void load_mask(const uint8_t* mask, int64_t pack, A (&value)[kSize]) {
-  const int64_t element = pack * kSize;
+__device__ __forceinline__ void load_mask(const uint8_t* mask, int64_t element, A (&value)[kSize]) {
   const unsigned bits = mask[element / 8] >> (element % 8);
 #pragma unroll
   for (int j = 0; j < kSize; ++j) value[j] = (bits >> j & 1) != 0 ? A(1) : A(0);
 }
 
-/// Work     a thread computes kVectors packs of the space, all loads first; where the space is flat, the last block's
-/// first
-///          threads also the elements after the last whole pack.
+/// Work     a thread computes kVectors packs of the space, all loads first; where the space is flat, the first threads
+/// of
+///          the last block also the elements after the last whole pack.
 /// Bytes    each element of dy and x (or y, or the mask's bit; and up) is read once, each of dx (and dup) written once.
 /// Barriers none.
 template <class T, class Act, bool kGated, SlopeSource kSource, class Space, int kVectors>
@@ -86,7 +79,7 @@ __global__ void __launch_bounds__(kPointwiseThreads)
     A gradient[kSize], value[kSize], factor[kSize] = {}, dup[kSize];
     unpack(dy[v], gradient);
     if constexpr (kMask) {
-      load_mask(p.mask, cursor.pack(v), value);
+      load_mask(p.mask, cursor.pack(v) * kSize, value);
     } else {
       unpack(from[v], value);
     }
@@ -128,7 +121,9 @@ struct GradientElement {
   __device__ __forceinline__ GradientElement(const PointwiseBackward& p, const ElementPlace& place, int64_t element)
       : dy(place.load<T>(p.dy)), up(A(0)) {
     if constexpr (kSource == SlopeSource::mask) {
-      from = mask_bit<A>(p.mask, element);
+      A bit[1];
+      load_mask(p.mask, element, bit);
+      from = bit[0];
     } else if constexpr (kSource == SlopeSource::output) {
       from = place.load<T>(p.y);
     } else {

@@ -13,7 +13,6 @@ from normact.outputs import unpack
 _SEPARATE = _core.GATE_LAYOUTS["separate"]
 _PACKED = {name: number for name, number in _core.GATE_LAYOUTS.items() if number != _SEPARATE}
 
-
 # axis, alpha, beta, threshold, limit, up_offset
 _Options = tuple[Any, Any, Any, Any, Any, Any]
 
