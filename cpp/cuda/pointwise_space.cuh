@@ -183,7 +183,7 @@ struct TileSpace {
     __device__ __forceinline__ int64_t offset(const View& view, int v) const {
       // Rows and their strides have 31 bits (the planner sees to that): one instruction multiplies them.
       const int stride = static_cast<int>(view.stride[space.inner]);
-      const int64_t first = column * kPackSize<T> + (space.inner ? blockIdx.y * view.stride[0] : 0);
+      const int64_t first = int64_t{column} * kPackSize<T> + (space.inner ? blockIdx.y * view.stride[0] : 0);
       return static_cast<int64_t>(row + v * space.lines) * stride + first;
     }
   };
@@ -197,7 +197,7 @@ struct TileSpace {
     __device__ __forceinline__ Bias(const TileSpace& space, const View& view) : present(view.data != nullptr) {
       if (!present) return;
       const Cursor<1> cursor(space);
-      if (cursor.column < space.columns) Parameter<T>(view).load(cursor.column * kPackSize<T>, value);
+      if (cursor.column < space.columns) Parameter<T>(view).load(int64_t{cursor.column} * kPackSize<T>, value);
     }
     template <class Cursor>
     __device__ __forceinline__ void add(const Cursor&, int, A (&to)[kPackSize<T>]) const {
@@ -264,7 +264,7 @@ struct InterleavedSpace : TileSpace {
     /// Of the first of the two packs that hold gate and up.
     template <class T>
     __device__ __forceinline__ int64_t pair_offset(const View& gate, int v) const {
-      return this->template offset<T>(gate, v) + this->column * kPackSize<T>;
+      return this->template offset<T>(gate, v) + int64_t{this->column} * kPackSize<T>;
     }
   };
 
@@ -278,7 +278,9 @@ struct InterleavedSpace : TileSpace {
       const bool present = view.data != nullptr && cursor.column < space.columns;
 #pragma unroll
       for (int j = 0; j < kPackSize<T>; ++j) {
-        value[j] = present ? Parameter<T>(view).at((cursor.column * kPackSize<T> + j) * view.stride[space.last]) : A(0);
+        value[j] = present
+                       ? Parameter<T>(view).at((int64_t{cursor.column} * kPackSize<T> + j) * view.stride[space.last])
+                       : A(0);
       }
     }
     template <class Cursor>
