@@ -81,12 +81,12 @@ bool divide_over_cluster(const RowRequest& r, const DeviceInfo& device, int vect
   return true;
 }
 
-/// Fills in the ring of a block, whose threads also need `fixed` shared bytes; false if two rows do not fit in flight.
-bool plan_cluster_ring(const DeviceInfo& device, int tensors, int wanted, int fixed, RowPlan* plan) {
+/// Fills in the ring of a block, whose threads also need `fixed` shared bytes; false if `least` rows do not fit.
+bool plan_cluster_ring(const DeviceInfo& device, int tensors, int least, int wanted, int fixed, RowPlan* plan) {
   const int64_t stage = int64_t{tensors} * plan->packs_per_block * kPackBytes;
   plan->stages = static_cast<int>(std::min<int64_t>(wanted, (device.shared_memory_block - fixed) / stage));
   plan->shared_bytes = static_cast<int>(fixed + plan->stages * stage);
-  return plan->stages >= 2;
+  return plan->stages >= least;
 }
 
 bool forward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
@@ -95,7 +95,7 @@ bool forward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* pla
     // Forward is bound by bandwidth, which fewer pairs share more evenly (H200: 60 of 66).
     if (!divide_over_cluster(r, device, vectors, true, plan)) continue;
     plan->threads = (kClusterWarps + 1) * kWarp;  // one warp exchanges sums
-    return plan_cluster_ring(device, r.residual ? 2 : 1, plan->cluster == 16 ? kMaxStages : 3, 0, plan);
+    return plan_cluster_ring(device, r.residual ? 2 : 1, 1, plan->cluster == 16 ? kMaxStages : 3, 0, plan);
   }
   return false;
 }
@@ -192,13 +192,13 @@ bool backward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* pl
   const int tensors = r.residual ? 3 : 2;
   if (divide_over_cluster(r, device, kept_packs(r), false, plan)) {
     plan->threads = (kClusterWarps + 1) * kWarp;  // one warp exchanges sums
-    return plan_cluster_ring(device, tensors, plan->cluster >= 8 ? kMaxStages : 3, 0, plan);
+    return plan_cluster_ring(device, tensors, 2, plan->cluster >= 8 ? kMaxStages : 3, 0, plan);
   }
   if (size_of(r.dtype) > 2 || !divide_over_cluster(r, device, 2 * kept_packs(r), false, plan)) return false;
   plan->threads = kClusterWarps * kWarp;  // no registers to spare for another warp
   const int exchange =
       kExchangeDepth * plan->cluster * kClusterWarps * 2 * accumulator_bytes(r.dtype);  // DirectExchange::bytes
-  return plan_cluster_ring(device, tensors, 3, exchange, plan);
+  return plan_cluster_ring(device, tensors, 2, 3, exchange, plan);
 }
 
 bool backward_stream(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {

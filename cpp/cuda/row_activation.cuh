@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Activations inside row kernels, a pack of values at a time.
 //
-// One function per element type and direction serves every kernel instance: sixteen formulas inlined at each pack would
-// be most of the library. It takes and returns a pack in registers, and the kind is uniform, so a call costs some ten
-// instructions beside its formula.
+// The kinds that norms are commonly followed by are inlined at each pack behind a uniform branch. Sixteen formulas
+// there would be most of the library: all others share one function per element type and direction, which takes and
+// returns a pack in registers. A call makes the kernel spill what lives across it.
 #pragma once
 
 #include "core/visit_activation.h"
@@ -54,30 +54,58 @@ __device__ __noinline__ Values<A, kCount> activation_slopes(Values<A, kCount> h,
   });
 }
 
+/// common(Act{}) with the formula of a kind that is inlined, else rare(). Single elements and doubles, which are slow
+/// anyway, are not worth the code.
+template <class T, int kCount, class Common, class Rare>
+__device__ __forceinline__ void with_activation(normact_activation_kind kind, Common common, Rare rare) {
+  if constexpr (kCount == 1 || sizeof(T) == 8) return rare();
+  switch (kind) {
+    case NORMACT_ACTIVATION_GELU: return common(Gelu<Math<T>>{});
+    case NORMACT_ACTIVATION_GELU_TANH: return common(GeluTanh<Math<T>>{});
+    case NORMACT_ACTIVATION_SILU: return common(Silu<Math<T>>{});
+    case NORMACT_ACTIVATION_RELU: return common(Relu<Math<T>>{});
+    default: return rare();
+  }
+}
+
+template <int kCount, class A>
+__device__ __forceinline__ Values<A, kCount> values_of(const A (&h)[kCount]) {
+  Values<A, kCount> values;
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) values.value[j] = h[j];
+  return values;
+}
+
 /// h = act(h), or nothing.
 template <class T, class Problem, int kCount, class A>
 __device__ __forceinline__ void activate(A (&)[kCount], const Problem&) {}
 
 template <class T, class Problem, int kCount, class A>
 __device__ __forceinline__ void activate(A (&h)[kCount], const ActivatedProblem<Problem, A>& p) {
-  Values<A, kCount> values;
+  const auto common = [&](auto act) {
 #pragma unroll
-  for (int j = 0; j < kCount; ++j) values.value[j] = h[j];
-  values = activation_values<T>(values, p);
+    for (int j = 0; j < kCount; ++j) h[j] = decltype(act)::at(h[j], p.scalars).value;
+  };
+  with_activation<T, kCount>(p.activation.kind, common, [&] {
+    const Values<A, kCount> values = activation_values<T>(values_of(h), p);
 #pragma unroll
-  for (int j = 0; j < kCount; ++j) h[j] = values.value[j];
+    for (int j = 0; j < kCount; ++j) h[j] = values.value[j];
+  });
 }
 
 /// dy = dy * act'(h).
 template <class T, class Problem, int kCount, class A>
 __device__ __forceinline__ void multiply_slopes(A (&dy)[kCount], const A (&h)[kCount],
                                                 const ActivatedProblem<Problem, A>& p) {
-  Values<A, kCount> values;
+  const auto common = [&](auto act) {
 #pragma unroll
-  for (int j = 0; j < kCount; ++j) values.value[j] = h[j];
-  values = activation_slopes<T>(values, p);
+    for (int j = 0; j < kCount; ++j) dy[j] *= decltype(act)::at(h[j], p.scalars).slope;
+  };
+  with_activation<T, kCount>(p.activation.kind, common, [&] {
+    const Values<A, kCount> slopes = activation_slopes<T>(values_of(h), p);
 #pragma unroll
-  for (int j = 0; j < kCount; ++j) dy[j] *= values.value[j];
+    for (int j = 0; j < kCount; ++j) dy[j] *= slopes.value[j];
+  });
 }
 
 /// The same for h = affine(normalized(x)), whose weights it leaves in `weight`.

@@ -6,7 +6,8 @@
 // Bytes    each element of x (and residual) is read once, each of y (and residual_out) written once. Parameters stay in
 //          registers, packed; those that do not fit are read from the cache for each row.
 // Pipeline rows come in ahead. A warp takes the sums of row i + 1 and then writes row i, both from shared memory, so
-//          that a row's exchange takes place during another row's arithmetic.
+//          that a row's exchange takes place during another row's arithmetic. Where a row and its residual leave no
+//          room for another, rows follow each other.
 // Barriers none of the block or the cluster in the loop.
 // Sums     a thread's about the mean of its first pack, a warp's about its own mean, both in the accumulator type;
 //          those of warps and blocks in fp64, each about the mean of their union, by Chan's formula.
@@ -245,12 +246,15 @@ __global__ void __launch_bounds__(kForwardClusterThreads, 1)
     __syncwarp();
     if (share.lane == 0) fetch(turn + split.stages, slot);
   };
+  const bool ahead = split.stages > 1;  // there is room for a row beside the one that is written
   RingPlace place{0, 0};
   contribute(0, place);
   for (int turn = 0; turn < share.turns; ++turn) {
     const RingPlace next = place.next(split.stages);
-    if (turn + 1 < share.turns) contribute(turn + 1, next);
+    const bool more = turn + 1 < share.turns;
+    if (more && ahead) contribute(turn + 1, next);
     finish(turn, place.slot);
+    if (more && !ahead) contribute(turn + 1, next);
     place = next;
   }
   cluster_arrive(share.blocks);

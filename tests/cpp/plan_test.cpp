@@ -66,6 +66,7 @@ TEST(plans_of_an_h200) {
       {16384, DType::bf16, kPacks, NORMACT_ROW_CLUSTER, 512, 4, 1, NORMACT_ROW_CLUSTER, 512, 2, 2},
       {65536, DType::bf16, kPacks, NORMACT_ROW_CLUSTER, 512, 4, 4, NORMACT_ROW_CLUSTER, 512, 2, 8},
       {262144, DType::bf16, kPacks, NORMACT_ROW_CLUSTER, 512, 4, 16, NORMACT_ROW_CLUSTER, 512, 4, 16},
+      {262144, DType::f32, kPacks, NORMACT_ROW_CLUSTER, 512, 8, 16, NORMACT_ROW_STREAM, 512, 0, 0},
       {33, DType::bf16, kRuns, NORMACT_ROW_WARP, 2, 3, 1, NORMACT_ROW_WARP, 2, 3, 1},
       {257, DType::f32, kRuns, NORMACT_ROW_WARP, 16, 2, 1, NORMACT_ROW_WARP, 16, 2, 1},
       {4097, DType::bf16, kRuns, NORMACT_ROW_BLOCK, 256, 3, 1, NORMACT_ROW_BLOCK, 256, 3, 1},
@@ -156,6 +157,14 @@ TEST(how_a_row_is_summed_does_not_depend_on_a_residual) {
       }
     }
   }
+}
+
+TEST(the_widest_rows_of_a_cluster_come_one_at_a_time_beside_a_residual) {
+  RowRequest r = request(256, 262144, DType::f32);
+  CHECK(forward(r).stages >= 2);
+  r.residual = true;
+  CHECK_EQ(forward(r).stages, 1);
+  CHECK(forward(r).shared_bytes <= kShared);
 }
 
 TEST(a_forced_variant_that_cannot_serve_is_refused) {
