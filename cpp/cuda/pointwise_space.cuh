@@ -18,6 +18,7 @@
 #include "cuda/device_math.cuh"
 #include "cuda/element_space.cuh"
 #include "cuda/memory.cuh"
+#include "cuda/reduce.cuh"
 #include "math/gate.h"
 
 namespace normact::cuda {
@@ -257,9 +258,13 @@ struct InterleavedSpace : TileSpace {
 
   template <int kVectors>
   struct Cursor : TileSpace::Cursor<kVectors> {
-    using Base = TileSpace::Cursor<kVectors>;
-    using Base::Base;
     static constexpr bool kInterleaved = true;
+    bool paired;  // every two lanes of this warp, of which one is even, have four packs that follow each other
+
+    __device__ __forceinline__ explicit Cursor(const TileSpace& tile) : TileSpace::Cursor<kVectors>(tile) {
+      const bool beside = (this->column | 1) < tile.columns;
+      paired = __all_sync(kFullWarp, beside && this->holds(kVectors - 1));
+    }
 
     /// Of the first of the two packs that hold gate and up.
     template <class T>
@@ -292,13 +297,43 @@ struct InterleavedSpace : TileSpace {
   };
 };
 
+/// Two lanes have four packs that follow each other. If each moved its own two, an instruction would move half of every
+/// 32-byte sector, and memory is written in whole ones. So the even lane moves packs 0 and 2, the odd one 1 and 3. This
+/// turns what a lane moves into what it owns (even: 0 and 1, odd: 2 and 3), or the reverse. All lanes of a warp call
+/// it.
+template <class T>
+__device__ __forceinline__ PackPair<T> exchange_packs(const PackPair<T>& mine) {
+  constexpr int kWords = kPackBytes / static_cast<int>(sizeof(typename Pack<T>::Word));
+  const bool even = threadIdx.x % 2 == 0;
+  PackPair<T> result;
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) {
+    const auto sent = even ? mine.second.word[w] : mine.first.word[w];
+    const auto got = __shfl_xor_sync(kFullWarp, sent, 1);
+    result.first.word[w] = even ? mine.first.word[w] : got;
+    result.second.word[w] = even ? got : mine.second.word[w];
+  }
+  return result;
+}
+
+/// Where a lane's two moves of those four packs go, from its own first pack on.
+template <class T>
+struct SharedMoves {
+  int first, second;
+  __device__ __forceinline__ SharedMoves()
+      : first(threadIdx.x % 2 == 0 ? 0 : -kPackSize<T>),
+        second(threadIdx.x % 2 == 0 ? 2 * kPackSize<T> : kPackSize<T>) {}
+};
+
 /// Pack v of gate and up, in whatever way the space has them.
 template <class T, class Cursor>
 __device__ __forceinline__ PackPair<T> load_gated(const Cursor& cursor, int v, const View& gate, const View& up) {
   const T* from = static_cast<const T*>(gate.data);
   if constexpr (Cursor::kInterleaved) {
     from += cursor.template pair_offset<T>(gate, v);
-    return split_pairs(PackPair<T>{load_pack(from), load_pack(from + kPackSize<T>)});
+    if (!cursor.paired) return split_pairs(PackPair<T>{load_pack(from), load_pack(from + kPackSize<T>)});
+    const SharedMoves<T> moves;
+    return split_pairs(exchange_packs(PackPair<T>{load_pack(from + moves.first), load_pack(from + moves.second)}));
   } else {
     return {load_pack(from + cursor.template offset<T>(gate, v)),
             load_pack(static_cast<const T*>(up.data) + cursor.template offset<T>(up, v))};
@@ -310,9 +345,16 @@ __device__ __forceinline__ void store_gated(const Cursor& cursor, int v, const V
   T* to = static_cast<T*>(gate.data);
   if constexpr (Cursor::kInterleaved) {
     to += cursor.template pair_offset<T>(gate, v);
-    const PackPair<T> joined = join_pairs(packs);
-    store_pack(to, joined.first);
-    store_pack(to + kPackSize<T>, joined.second);
+    PackPair<T> joined = join_pairs(packs);
+    SharedMoves<T> moves;
+    if (cursor.paired) {
+      joined = exchange_packs(joined);
+    } else {
+      moves.first = 0;
+      moves.second = kPackSize<T>;
+    }
+    store_pack(to + moves.first, joined.first);
+    store_pack(to + moves.second, joined.second);
   } else {
     store_pack(to + cursor.template offset<T>(gate, v), packs.first);
     store_pack(static_cast<T*>(up.data) + cursor.template offset<T>(up, v), packs.second);
