@@ -72,7 +72,8 @@ __global__ void __launch_bounds__(kPointwiseThreads)
       from[v] = load(source, v);
     }
   }
-  const Bias bias(space, kInput ? p.bias : View{}), up_bias(space, p.up_bias);
+  const View absent{};
+  const Bias bias(space, kInput ? p.bias : absent), up_bias(space, p.up_bias);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     if (!cursor.holds(v)) continue;
