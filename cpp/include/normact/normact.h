@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * normact: fused forward and backward normalization and activation kernels, on NVIDIA GPUs and on the CPU.
- * This header is the whole public interface. It is valid C11 and includes nothing but the C standard library.
+ * This header, with those that it includes, is the whole public interface: valid C11 that needs nothing but the C
+ * standard library.
  *
  * Shape of a call
  *   desc   what to compute: kind, axes, eps ...
@@ -352,5 +353,7 @@ NORMACT_API int normact_get_num_threads(void);
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
+
+#include "normact/channel_norms.h" /* batch, group and instance norm */
 
 #endif /* NORMACT_NORMACT_H_ */
