@@ -17,7 +17,8 @@ from bench.cases import Case
 from bench.formulas import reference
 from bench.operands import CHUNK, DTYPES, ROUNDOFF, Expectation, Operands
 
-TERMS = {"y": 8.0, "dx": 64.0, "daddend": 16.0}  # as operands.TERMS; a weight of 4 multiplies what a dx consists of
+# As operands.TERMS; a weight of up to 4 multiplies what a dx consists of.
+TERMS = {"y": 8.0, "dx": 64.0, "daddend": 16.0}
 
 
 def make(case: Case, device: str) -> Operands:
@@ -45,7 +46,7 @@ def make(case: Case, device: str) -> Operands:
     o.dweight, o.dbias = torch.empty_like(o.weight), torch.empty_like(o.bias)
     o.daddend = images(False) if op.addend else None
     for part in _slices(case):
-        mean, rstd = _statistics(case, o.x[part].double())
+        mean, rstd = _statistics(case, _exact(o.x, part))
         o.mean[_of_statistics(case, part)], o.rstd[_of_statistics(case, part)] = mean, rstd
     if op.applied == "relu":
         _keep_off_the_corner(case, o)
@@ -76,6 +77,11 @@ def _slices(case: Case) -> Iterator[Any]:
         yield (slice(None), part) if axis else part
 
 
+def _exact(tensor: torch.Tensor, part: Any) -> torch.Tensor:
+    """In float64 and NCHW: PyTorch 2.13 differentiates instance_norm of one sample in channels_last wrongly."""
+    return tensor[part].double().contiguous()
+
+
 def _of_channels(case: Case, part: Any) -> slice:
     return part[1] if case.kind == "batch_norm" else slice(None)
 
@@ -97,8 +103,8 @@ def _statistics(case: Case, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
 def _forward(case: Case, o: Operands, part: Any, activated: bool = True, **leaves: torch.Tensor) -> torch.Tensor:
     """y of a slice in float64, or what the activation is applied to."""
     channels = _of_channels(case, part)
-    x = leaves.get("x", o.x[part].double())
-    addend = leaves.get("addend", None if o.addend is None else o.addend[part].double())
+    x = leaves.get("x", _exact(o.x, part))
+    addend = leaves.get("addend", None if o.addend is None else _exact(o.addend, part))
     weight, bias = (leaves.get(name, getattr(o, name)[channels].double()) for name in ("weight", "bias"))
     return reference(case, activated=activated)(x, addend, weight, bias)[0]
 
@@ -108,19 +114,19 @@ def expectations(case: Case, o: Operands) -> Iterator[Expectation]:
     if case.direction == "forward":
         for part in _slices(case):
             yield "y", part, _forward(case, o, part), TERMS["y"]
-            for name, value in zip(("mean", "rstd"), _statistics(case, o.x[part].double()), strict=True):
+            for name, value in zip(("mean", "rstd"), _statistics(case, _exact(o.x, part)), strict=True):
                 yield name, _of_statistics(case, part), value, 1.0
         return
     sums = {name: torch.zeros_like(getattr(o, name), dtype=torch.float64) for name in ("weight", "bias")}
     for part in _slices(case):
         channels = _of_channels(case, part)
-        leaves = {"x": o.x[part].double(), "weight": o.weight[channels].double(), "bias": o.bias[channels].double()}
+        leaves = {"x": _exact(o.x, part), "weight": o.weight[channels].double(), "bias": o.bias[channels].double()}
         if o.addend is not None:
-            leaves["addend"] = o.addend[part].double()
+            leaves["addend"] = _exact(o.addend, part)
         leaves = {name: leaf.requires_grad_() for name, leaf in leaves.items()}
         with torch.enable_grad():
             y = _forward(case, o, part, **leaves)
-        found = dict(zip(leaves, torch.autograd.grad(y, list(leaves.values()), o.dy[part].double()), strict=True))
+        found = dict(zip(leaves, torch.autograd.grad(y, list(leaves.values()), _exact(o.dy, part)), strict=True))
         for name in ("x", "addend"):
             if name in found:
                 yield f"d{name}", part, found[name], TERMS[f"d{name}"]

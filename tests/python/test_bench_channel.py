@@ -22,16 +22,16 @@ N = 4 * 64 * 9  # elements of 4x64x3x3
     [
         # x, y; weight, bias of fp32; mean, rstd of channels
         ("batch_norm_nchw/forward/bf16/4x64x3x3", 2 * N * 2 + 2 * 64 * 4 + 2 * 64 * 4),
-        # dy, x, dx; weight, bias, their gradients; mean, rstd
-        ("batch_norm_relu_nhwc/backward/bf16/4x64x3x3", 3 * N * 2 + 4 * 64 * 4 + 2 * 64 * 4),
+        # dy, x, dx; weight, dweight, dbias; mean, rstd
+        ("batch_norm_relu_nhwc/backward/bf16/4x64x3x3", 3 * N * 2 + 3 * 64 * 4 + 2 * 64 * 4),
         # x, addend, y; weight, bias; mean, rstd; the mask
         ("batch_norm_add_relu_nhwc/forward/fp32/4x64x3x3", 3 * N * 4 + 2 * 64 * 4 + 2 * 64 * 4 + N // 8),
         # dy, x, dx, daddend; the mask in place of the addend
-        ("batch_norm_add_relu_nchw/backward/bf16/4x64x3x3", 4 * N * 2 + 4 * 64 * 4 + 2 * 64 * 4 + N // 8),
+        ("batch_norm_add_relu_nchw/backward/bf16/4x64x3x3", 4 * N * 2 + 3 * 64 * 4 + 2 * 64 * 4 + N // 8),
         # x, y; weight, bias of bf16; mean, rstd of 4 * 32 groups
         ("group_norm_silu_nchw/forward/bf16/4x64x3x3", 2 * N * 2 + 2 * 64 * 2 + 2 * 4 * 32 * 4),
         # dy, x, dx; mean, rstd of 4 * 64 channels
-        ("instance_norm_nhwc/backward/fp32/4x64x3x3", 3 * N * 4 + 4 * 64 * 4 + 2 * 4 * 64 * 4),
+        ("instance_norm_nhwc/backward/fp32/4x64x3x3", 3 * N * 4 + 3 * 64 * 4 + 2 * 4 * 64 * 4),
     ],
 )
 def test_compulsory_bytes(name, expected):
