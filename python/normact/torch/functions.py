@@ -154,7 +154,7 @@ def loop_rule(call: Any) -> Any:
 
 def vmap_rule(op: Op, call: Any) -> Any:
     """A vmap that is one call if only tensors are batched that take further leading dimensions."""
-    leading = [name in op.leading for name in op.tensors]
+    leading = [name.rstrip("?") in op.leading for name in op.tensors]
     loop = loop_rule(call)
 
     def rule(info: Any, in_dims: Any, *args: Any) -> tuple[Any, Any]:

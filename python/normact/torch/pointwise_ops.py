@@ -18,7 +18,8 @@ _ACTIVATION = ("str kind", "int axis", "float? alpha", "float? beta", "float? th
 
 def _activation_forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
     (x, bias), (kind, *rest) = tensors, options
-    return (activation_calls.forward(kind, kind, x, bias, *rest, False, None, None),)
+    function = kind if kind in activation_calls.KINDS else "activation"
+    return (activation_calls.forward(function, kind, x, bias, *rest, False, None, None),)
 
 
 def _activation_saves(tensors: Tensors, outputs: Tensors, options: Options) -> Tensors:

@@ -104,7 +104,7 @@ def _reason(module: nn.Module) -> str | None:
 
 def _reason_of_class(module: nn.Module) -> str | None:
     kind = type(module)
-    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and isinstance(module, tuple(REPLACEMENTS)):
+    if getattr(kind, "cls_to_become", None) in REPLACEMENTS:
         return "its size is not known yet: call replace() after the first forward"
     base = next((base for base in kind.__mro__ if base in REPLACEMENTS), None)
     if base is not None:
