@@ -58,7 +58,7 @@ def build(op: Op) -> Calls:
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         tensors, options = op.split(inputs)
         outputs = output if isinstance(output, tuple) else (output,)
-        ctx.save_for_backward(*op.saves(tensors, outputs, options))
+        ctx.save_for_backward(*op.saves(tensors, outputs[: len(op.outputs)], options))
         ctx.options = options
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*outputs[op.returned :])
