@@ -153,7 +153,7 @@ static void expect(function run, normact_status status, const char* sentence, in
   } while (0)
 
 static void test_descs(void) {
-  CASE(batch_norm_forward, "desc->struct_size is 8; expected 72, the size of the struct", c.desc.struct_size = 8);
+  CASE(batch_norm_forward, "desc->struct_size is 8; expected 64, the size of the struct", c.desc.struct_size = 8);
   CASE(batch_norm_forward, "desc->eps is -1; expected a finite number that is at least 0", c.desc.eps = -1);
   CASE(batch_norm_backward, "desc->eps is nan; expected a finite number that is at least 0", c.desc.eps = NAN);
   CASE(batch_norm_forward, "desc->momentum is inf; expected a finite number", c.desc.momentum = INFINITY);

@@ -82,52 +82,58 @@ static void test_batch_norm(void) {
   near(y[0], fmax(((double)x[0] - 1) / 2 * (double)weight[0] + (double)bias[0], 0), 1e-6, "y in inference", 0);
 }
 
-/* Two processes with two samples each. */
-static void test_parts(void) {
-  float moments[2][3][kC], sums[2][2][kC], total[2][kC], count = kN * kP, whole[kSize], whole_dx[kSize];
-  float mean_of_parts[kC], rstd_of_parts[kC];
-  int64_t half[3] = {kN / 2, kC, kP}, moments_shape[2] = {3, kC}, all_shape[3] = {2, 3, kC}, sums_shape[2] = {2, kC};
-  setup();
-  const normact_batch_norm_forward_args forward = {sizeof forward, &tx,  &tweight, &tbias, NULL,   NULL,
-                                                   NULL,           NULL, &ty,      &tmean, &trstd, NULL};
-  const normact_batch_norm_backward_args backward = {sizeof backward, &tdy, &tx,  &tweight, &tbias,    NULL,    &tmean,
-                                                     &trstd,          NULL, NULL, &tdx,     &tdweight, &tdbias, NULL};
-  RUN_WITH_WORKSPACE(normact_batch_norm_forward, &batch, &forward);
-  RUN_WITH_WORKSPACE(normact_batch_norm_backward, &batch, &backward);
-  memcpy(whole, y, sizeof whole);
-  memcpy(whole_dx, dx, sizeof whole_dx);
-  tx = tensor(x, 3, half);
+static normact_batch_norm_backward_args backward_args(void) {
+  const normact_batch_norm_backward_args args = {sizeof args, &tdy, &tx,  &tweight, &tbias,    NULL,    &tmean,
+                                                 &trstd,      NULL, NULL, &tdx,     &tdweight, &tdbias, NULL};
+  return args;
+}
+
+/* What two processes with two samples each have. */
+static float moments[2][3][kC], sums[2][2][kC], merged_mean[kC], merged_rstd[kC];
+static int64_t half[3] = {kN / 2, kC, kP};
+static normact_tensor tmerged_mean, tmerged_rstd;
+
+/* Turns to the tensors of a process. */
+static void turn_to(int k) {
+  tx = tensor(x + k * kSize / 2, 3, half);
+  ty = tensor(y + k * kSize / 2, 3, half);
+  tdy = tensor(dy + k * kSize / 2, 3, half);
+  tdx = tensor(dx + k * kSize / 2, 3, half);
+}
+
+static void merged_statistics(void) {
+  int64_t moments_shape[2] = {3, kC}, all_shape[3] = {2, 3, kC};
   for (int k = 0; k < 2; ++k) {
-    normact_tensor tmoments = tensor(&moments[k][0][0], 2, moments_shape);
-    tx.data = x + k * kSize / 2;
-    const normact_batch_norm_statistics_args args = {sizeof args, &tx, &tmoments};
+    normact_tensor part = tensor(&moments[k][0][0], 2, moments_shape);
+    turn_to(k);
+    const normact_batch_norm_statistics_args args = {sizeof args, &tx, &part};
     RUN_WITH_WORKSPACE(normact_batch_norm_statistics, &batch, &args);
     CHECK(moments[k][2][0] == kN / 2 * kP);
   }
-  normact_tensor all = tensor(&moments[0][0][0], 3, all_shape), tm = tensor(mean_of_parts, 1, channels),
-                 tr = tensor(rstd_of_parts, 1, channels);
+  normact_tensor all = tensor(&moments[0][0][0], 3, all_shape);
+  tmerged_mean = tensor(merged_mean, 1, channels);
+  tmerged_rstd = tensor(merged_rstd, 1, channels);
   batch.cumulative = 1;
-  const normact_batch_norm_merge_args merge = {sizeof merge, &all, &trunning_mean, &trunning_var, &tbatches, &tm, &tr};
-  CHECK(normact_batch_norm_merge(&batch, &merge, NULL) == NORMACT_OK);
+  const normact_batch_norm_merge_args args = {sizeof args, &all,          &trunning_mean, &trunning_var,
+                                              &tbatches,   &tmerged_mean, &tmerged_rstd};
+  CHECK(normact_batch_norm_merge(&batch, &args, NULL) == NORMACT_OK);
   CHECK(batches == 8);
   for (int c = 0; c < kC; ++c) {
-    near(mean_of_parts[c], (double)mean[c], 1e-6, "merged mean", c);
-    near(rstd_of_parts[c], (double)rstd[c], 1e-6, "merged rstd", c);
+    near(merged_mean[c], (double)mean[c], 1e-6, "merged mean", c);
+    near(merged_rstd[c], (double)rstd[c], 1e-6, "merged rstd", c);
     near(running_mean[c], 0.5 * 7 / 8 + (double)mean[c] / 8, 1e-6, "merged running_mean", c);
   }
-  ty = tensor(y, 3, half);
-  tdy = tensor(dy, 3, half);
-  tdx = tensor(dx, 3, half);
+}
+
+static void gradients_of_parts(void) {
+  float total[2][kC], count = kN * kP;
+  int64_t sums_shape[2] = {2, kC};
   normact_tensor tsums = tensor(&total[0][0], 2, sums_shape), tcount = tensor(&count, 0, NULL);
   for (int k = 0; k < 2; ++k) {
-    tx.data = x + k * kSize / 2;
-    ty.data = y + k * kSize / 2;
-    tdy.data = dy + k * kSize / 2;
     normact_tensor part = tensor(&sums[k][0][0], 2, sums_shape);
-    const normact_batch_norm_apply_args apply = {sizeof apply, &tx, &tweight, &tbias, NULL, &tm, &tr, &ty, NULL};
-    CHECK(normact_batch_norm_apply(&batch, &apply, NULL) == NORMACT_OK);
-    const normact_batch_norm_reduce_args reduce = {sizeof reduce, &tdy, &tx,  &tweight, &tbias, NULL,
-                                                   &tm,           &tr,  NULL, NULL,     &part};
+    turn_to(k);
+    const normact_batch_norm_reduce_args reduce = {sizeof reduce, &tdy,          &tx,  &tweight, &tbias, NULL,
+                                                   &tmerged_mean, &tmerged_rstd, NULL, NULL,     &part};
     RUN_WITH_WORKSPACE(normact_batch_norm_reduce, &batch, &reduce);
   }
   for (int c = 0; c < kC; ++c) {
@@ -136,13 +142,32 @@ static void test_parts(void) {
     near(total[1][c], (double)dbias[c], 1e-5, "dbias of parts", c);
   }
   for (int k = 0; k < 2; ++k) {
-    tx.data = x + k * kSize / 2;
-    tdy.data = dy + k * kSize / 2;
-    tdx.data = dx + k * kSize / 2;
-    const normact_batch_norm_input_gradient_args args = {sizeof args, &tdy, &tx,  &tweight, &tbias,  NULL, &tm,
-                                                         &tr,         NULL, NULL, &tsums,   &tcount, &tdx, NULL};
+    turn_to(k);
+    const normact_batch_norm_input_gradient_args args = {sizeof args, &tdy,          &tx,           &tweight, &tbias,
+                                                         NULL,        &tmerged_mean, &tmerged_rstd, NULL,     NULL,
+                                                         &tsums,      &tcount,       &tdx,          NULL};
     CHECK(normact_batch_norm_input_gradient(&batch, &args, NULL) == NORMACT_OK);
   }
+}
+
+static void test_parts(void) {
+  float whole[kSize], whole_dx[kSize];
+  setup();
+  const normact_batch_norm_forward_args forward = {sizeof forward, &tx,  &tweight, &tbias, NULL,   NULL,
+                                                   NULL,           NULL, &ty,      &tmean, &trstd, NULL};
+  const normact_batch_norm_backward_args backward = backward_args();
+  RUN_WITH_WORKSPACE(normact_batch_norm_forward, &batch, &forward);
+  RUN_WITH_WORKSPACE(normact_batch_norm_backward, &batch, &backward);
+  memcpy(whole, y, sizeof whole);
+  memcpy(whole_dx, dx, sizeof whole_dx);
+  merged_statistics();
+  for (int k = 0; k < 2; ++k) {
+    turn_to(k);
+    const normact_batch_norm_apply_args apply = {sizeof apply,  &tx,           &tweight, &tbias, NULL,
+                                                 &tmerged_mean, &tmerged_rstd, &ty,      NULL};
+    CHECK(normact_batch_norm_apply(&batch, &apply, NULL) == NORMACT_OK);
+  }
+  gradients_of_parts();
   for (int i = 0; i < kSize; ++i) {
     near(y[i], (double)whole[i], 1e-5, "y of parts", i);
     near(dx[i], (double)whole_dx[i], 1e-5, "dx of parts", i);
@@ -186,23 +211,22 @@ static void test_instance_norm(void) {
 static void test_no_elements(void) {
   setup();
   shape[0] = 0;
-  float moments[3 * kC] = {9, 9, 9, 9, 9, 9, 9, 9, 9};
+  float nothing[3 * kC] = {9, 9, 9, 9, 9, 9, 9, 9, 9};
   int64_t moments_shape[2] = {3, kC}, all_shape[3] = {1, 3, kC};
-  normact_tensor tmoments = tensor(moments, 2, moments_shape), all = tensor(moments, 3, all_shape);
+  normact_tensor tmoments = tensor(nothing, 2, moments_shape), all = tensor(nothing, 3, all_shape);
   const normact_batch_norm_forward_args forward = {sizeof forward, &tx,       &tweight, &tbias, NULL,   &trunning_mean,
                                                    &trunning_var,  &tbatches, &ty,      &tmean, &trstd, NULL};
   RUN_WITH_WORKSPACE(normact_batch_norm_forward, &batch, &forward);
   CHECK(batches == 7 && running_mean[1] == 0.5f && running_var[1] == 2.0f);
   near(mean[1], 0, 0, "mean of nothing", 1);
   near(rstd[1], 1 / sqrt(1e-5), 1e-6, "rstd of nothing", 1);
-  const normact_batch_norm_backward_args backward = {sizeof backward, &tdy, &tx,  &tweight, &tbias,    NULL,    &tmean,
-                                                     &trstd,          NULL, NULL, &tdx,     &tdweight, &tdbias, NULL};
+  const normact_batch_norm_backward_args backward = backward_args();
   dweight[2] = dbias[2] = 5;
   RUN_WITH_WORKSPACE(normact_batch_norm_backward, &batch, &backward);
   CHECK(dweight[2] == 0 && dbias[2] == 0);
   const normact_batch_norm_statistics_args statistics = {sizeof statistics, &tx, &tmoments};
   RUN_WITH_WORKSPACE(normact_batch_norm_statistics, &batch, &statistics);
-  for (int i = 0; i < 3 * kC; ++i) CHECK(moments[i] == 0);
+  for (int i = 0; i < 3 * kC; ++i) CHECK(nothing[i] == 0);
   const normact_batch_norm_merge_args merge = {sizeof merge, &all,   &trunning_mean, &trunning_var,
                                                &tbatches,    &tmean, &trstd};
   CHECK(normact_batch_norm_merge(&batch, &merge, NULL) == NORMACT_OK);

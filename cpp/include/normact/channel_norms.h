@@ -25,7 +25,8 @@ extern "C" {
  *   running_var  = (1 - f) * running_var  + f * var * n / (n - 1)
  *   num_batches_tracked = num_batches_tracked + 1
  * with f = momentum, or with cumulative = 1 / num_batches_tracked after its update. Without elements nothing is
- * updated. One value a channel (n = 1) is an error in training. Source: Ioffe, Szegedy 2015. */
+ * updated, mean is 0 and rstd 1 / sqrt(eps); on CUDA these two are then NOT_SUPPORTED. One value a channel (n = 1) is
+ * an error in training. Source: Ioffe, Szegedy 2015. */
 typedef struct normact_batch_norm_desc {
   size_t struct_size;
   int32_t channel_axis; /* of x; negative ones count from the end */
@@ -119,8 +120,8 @@ NORMACT_API normact_status normact_batch_norm_statistics_workspace(const normact
                                                                    const normact_batch_norm_statistics_args* args,
                                                                    const normact_exec* exec, size_t* bytes);
 
-/* Merges K sets of moments in their order (Chan et al. 1979), and updates running statistics as training does. Where
- * all counts are 0, mean is 0, rstd 1 / sqrt(eps), and nothing is updated. */
+/* Merges K sets of moments in their order (Chan et al. 1979), and updates running statistics as training does, with
+ * var * n / (n - 1) = 0 for n = 1. Where all counts are 0, mean is 0, rstd 1 / sqrt(eps), and nothing is updated. */
 typedef struct normact_batch_norm_merge_args {
   size_t struct_size;
   const normact_tensor* moments;             /* (K, 3, C), K >= 1 */
