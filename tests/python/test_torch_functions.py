@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-import normact.torch as nt
 from torch_cases import CASES, Case, gradients, outputs
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
