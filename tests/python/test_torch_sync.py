@@ -7,7 +7,6 @@ import pathlib
 import subprocess
 import sys
 
-import pytest
 import torch
 from torch import nn
 
@@ -16,9 +15,9 @@ import normact.torch as nt
 WORKER = pathlib.Path(__file__).parent / "sync_worker.py"
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_sync_batch_norm(tmp_path: pathlib.Path, ranks: int) -> None:
-    """On CPUs over gloo: uneven batches, and with three processes one without any element."""
+def test_sync_batch_norm(tmp_path: pathlib.Path) -> None:
+    """On CPUs over gloo, two processes: uneven batches, and one without any element."""
+    ranks = 2
     commands = [[sys.executable, WORKER, str(rank), str(ranks), tmp_path / "store"] for rank in range(ranks)]
     workers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
     try:
