@@ -33,8 +33,9 @@ def call(calls: Calls, tensors: Tensors, options: Options) -> Any:
     for tensor in tensors:
         if tensor is not None:
             if type(tensor) not in _PLAIN:
-                plain = plain and not _subclass(op.name, op.tensors, tensors)
-            elif tensor.requires_grad:
+                _check_tensors(op.name, op.tensors, tensors)
+                plain = False
+            elif not gradient and tensor.requires_grad:
                 gradient = True
     if not plain or tensors[0].is_meta:
         inside = torch._C._functorch.peek_interpreter_stack() is not None
@@ -59,12 +60,11 @@ def _functional(calls: Calls, function: Any, tensors: Tensors, options: Options)
     return outputs[0] if op.returned == 1 else tuple(outputs[: op.returned])
 
 
-def _subclass(function: str, names: tuple[str, ...], tensors: Tensors) -> bool:
-    """True, as there is a subclass of Tensor; TypeError if there is something else."""
+def _check_tensors(function: str, names: tuple[str, ...], tensors: Tensors) -> None:
+    """TypeError if something is no tensor, nor of a subclass."""
     for name, tensor in zip(names, tensors):
         if tensor is not None and not isinstance(tensor, torch.Tensor):
             raise not_a_tensor(function, name.rstrip("?"), tensor)
-    return True
 
 
 def not_a_tensor(function: str, name: str, found: Any) -> TypeError:

@@ -129,11 +129,15 @@ _LAST = (-1,)
 def trailing(function: str, input: Any, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
     """The axes that `normalized_shape` names. Raises ValueError if they are not of these sizes."""
     check_tensor(function, "input", input)
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    sizes = input.shape
+    if type(normalized_shape) is int:
+        shape: tuple[int, ...] = (normalized_shape,)
+    else:
+        shape = tuple(normalized_shape)  # type: ignore[arg-type]
     count = len(shape)
-    if not count or input.shape[-count:] != shape:
+    if not count or sizes[-count:] != shape:
         raise ValueError(
-            f"{function}: normalized_shape is {list(shape)} and input of shape {list(input.shape)}; expected an input "
+            f"{function}: normalized_shape is {list(shape)} and input of shape {list(sizes)}; expected an input "
             "whose last sizes are those of normalized_shape"
         )
     return _LAST if count == 1 else tuple(range(-count, 0))

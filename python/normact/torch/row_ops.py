@@ -17,10 +17,15 @@ def _entry(name: str, kind: int, residual: bool) -> Op:
     statistics = ("mean", "rstd") if kind == _core.LAYER else ("rstd",)
 
     def forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
-        x, *addend, weight, bias = tensors
-        axis, eps, *rest = options
-        other = addend[0] if residual else None
-        found = norm_calls.forward(kind, x, weight, bias, tuple(axis), eps, other, *rest, keep, None, None)
+        axis, eps, weight_offset, activation, alpha = options
+        axes = axis[0] if len(axis) == 1 else tuple(axis)  # an int is the raw function's shortest way
+        if residual:
+            x, other, weight, bias = tensors
+        else:
+            (x, weight, bias), other = tensors, None
+        found = norm_calls.forward(
+            kind, x, weight, bias, axes, eps, other, weight_offset, activation, alpha, keep, None, None
+        )
         if not residual and not keep:
             return (found,)
         return tuple(output for output in found if output is not None)
@@ -31,11 +36,12 @@ def _entry(name: str, kind: int, residual: bool) -> Op:
 
     def backward(grads: Tensors, saved: Tensors, options: Options) -> Tensors:
         x, weight, bias, *mean, rstd = saved
-        axis, _, *rest = options
+        axis, _, weight_offset, activation, alpha = options
+        axes = axis[0] if len(axis) == 1 else tuple(axis)
         dsum = grads[1] if residual else None
         average = mean[0] if mean else None
         found = norm_calls.backward(
-            kind, grads[0], x, weight, bias, average, rstd, tuple(axis), dsum, *rest, None, None
+            kind, grads[0], x, weight, bias, average, rstd, axes, dsum, weight_offset, activation, alpha, None, None
         )
         return found[:3]
 
