@@ -48,9 +48,7 @@ def test_any_axes(
     for residual, weight_offset in ((False, 0.0), (True, 1.0)):
         check(
             device,
-            Problem(
-                kind, shape, dtype, parameter_dtype, residual=residual, weight_offset=weight_offset, axes=axes
-            ),
+            Problem(kind, shape, dtype, parameter_dtype, residual=residual, weight_offset=weight_offset, axes=axes),
         )
     check(device, Problem(kind, shape, dtype, parameter_dtype, weight=False, axes=axes))
     check(device, Problem(kind, shape, dtype, parameter_dtype, bias=False, axes=axes))
