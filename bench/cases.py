@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """One operation on y of this shape: norms over the last axis, biases along the last one or, of images, axis 1."""
+    """One operation on y of this shape: norms over the last axis, biases along it; of images (NCHW) both on axis 1."""
 
     op: str
     direction: str
@@ -65,17 +65,26 @@ class Case:
         return 1e-5 if self.kind == "layer_norm" else 1e-6
 
     @property
-    def rows(self) -> int:
-        return math.prod(self.shape[:-1])
-
-    @property
-    def cols(self) -> int:
-        return self.shape[-1]
+    def images(self) -> bool:
+        return len(self.shape) == 4
 
     @property
     def axis(self) -> int:
         """The axis of the parameters: that of the channels in NCHW, else the last."""
-        return 1 if len(self.shape) == 4 else -1
+        return 1 if self.images else -1
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.shape) // self.cols
+
+    @property
+    def cols(self) -> int:
+        return self.shape[self.axis if self.family == "norm" else -1]
+
+    @property
+    def row_shape(self) -> Shape:
+        """Of the statistics of a norm."""
+        return tuple(size for axis, size in enumerate(self.shape) if axis != self.axis % len(self.shape))
 
     @property
     def input_shape(self) -> Shape:
@@ -110,6 +119,8 @@ class Case:
         """The class of column counts that a target speaks of; what has no rows has none."""
         if self.family != "norm":
             return "any"
+        if self.images:
+            return "channels"
         if self.cols % 2:
             return "odd"
         return "narrow" if self.cols <= 256 else "wide" if self.cols <= 16384 else "huge"
@@ -229,6 +240,9 @@ def gated() -> list[Case]:
     return split + [case for dtype in TYPES for case in each(("swiglu_interleaved",), (dtype,), shapes[dtype][2:3])]
 
 
+IMAGES = ((64, 256, 56, 56), (32, 96, 224, 224))  # norms of the channels of every pixel, as in ConvNeXt
+
+
 FEW = ("relu", "gelu", "gelu_tanh", "silu", "bias_gelu", "swiglu")
 SMALL_ACTIVATIONS = [(1, 4096), (128, 1024), (197, 3072), (1024, 4096)]
 CPU_ACTIVATIONS = [(128, 1024), (4096, 4096)]  # in cache, in memory
@@ -240,6 +254,7 @@ SMOKE_ACTIVATIONS = ("gelu", "hardswish", "bias_silu", *GATES)
 SMALL_SHAPES = [(1, 4096), (8, 4096), (128, 128), (128, 1024), (128, 8192), (8192, 128), (4096, 768), (16 * 1024, 256)]
 CPU_SHAPES = [(128, 128), (128, 1024), (512, 768), (512, 1000), (511, 257), (1024, 1001)]
 CPU_SHAPES += [(16384, 256), (4096, 768), (2048, 4096)]
+CPU_IMAGES = ((32, 96, 56, 56), (8, 256, 56, 56))
 
 GROUPS = {
     "smoke": lambda: each(PLAIN + FUSED, ("bf16", "fp32"), [(128, 1024), (1024, 1001)]),
@@ -248,6 +263,8 @@ GROUPS = {
     "residual": lambda: large(FUSED, [128, 1024, 4096, 8192, 16384, 65536, 4097]),
     "small": lambda: each(PLAIN, ("bf16", "fp32"), SMALL_SHAPES),
     "peers": peers,
+    "channels": lambda: each(PLAIN, TYPES, IMAGES),
+    "cpu_channels": lambda: each(PLAIN, ("fp32", "bf16"), CPU_IMAGES),
     "cpu": lambda: each(PLAIN, ("fp32", "bf16"), CPU_SHAPES) + each(FUSED, ("fp32",), [(128, 1024), (4096, 768)]),
     "grid": grid,
     "activations": activations,

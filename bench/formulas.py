@@ -73,12 +73,17 @@ def reference(case: Case) -> Forward:
 def _norm(case: Case) -> Forward:
     shape, eps = (case.cols,), case.eps
 
+    def norm(s, weight, bias):
+        if case.kind == "layer_norm":
+            return functional.layer_norm(s, shape, weight, bias, eps)
+        return functional.rms_norm(s, shape, weight, eps)
+
     def forward(x, residual, weight, bias):
         total = None if residual is None else x + residual
         s = x if total is None else total
-        if case.kind == "layer_norm":
-            return functional.layer_norm(s, shape, weight, bias, eps), total
-        return functional.rms_norm(s, shape, weight, eps), total
+        if not case.images:
+            return norm(s, weight, bias), total
+        return norm(s.permute(0, 2, 3, 1), weight, bias).permute(0, 3, 1, 2).contiguous(), total
 
     return forward
 

@@ -81,8 +81,8 @@ def make_operands(case: Case, device: str) -> Operands:
 def _add_statistics(case: Case, o: Operands) -> None:
     """Of x for a backward, empty ones for a forward."""
     kwargs = {"device": o.x.device, "dtype": torch.float64 if case.dtype == "fp64" else torch.float32}
-    o.rstd = torch.empty(case.rows, **kwargs)
-    o.mean = torch.empty(case.rows, **kwargs) if case.kind == "layer_norm" else None
+    o.rstd = torch.empty(case.row_shape, **kwargs)
+    o.mean = torch.empty(case.row_shape, **kwargs) if case.kind == "layer_norm" else None
     if case.direction == "forward":
         return
     for rows in _slices(case):
@@ -102,8 +102,10 @@ def _slices(case: Case) -> Iterator[slice]:
 def _statistics(case: Case, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean (0 for rms_norm) and 1 / sqrt(variance + eps) of every row, in float64."""
     x64 = x.double()
-    mean = x64.mean(1) if case.kind == "layer_norm" else x64.new_zeros(len(x64))
-    return mean, ((x64 - mean[:, None]).square().mean(1) + case.eps).rsqrt()
+    mean = x64.mean(case.axis, keepdim=True)
+    if case.kind != "layer_norm":
+        mean = torch.zeros_like(mean)
+    return mean.squeeze(case.axis), ((x64 - mean).square().mean(case.axis) + case.eps).rsqrt()
 
 
 def check(case: Case, operands: Operands, outputs: Outputs, *, slack: float = 1.0) -> None:

@@ -24,9 +24,10 @@ def call(case: Case, o: Operands, **options: object) -> Callable[[], Any]:
 
 
 def _norm_options(case: Case, o: Operands) -> dict[str, Any]:
+    options: dict[str, Any] = {"axis": case.axis} if case.images else {}
     if case.direction == "forward":
-        return {"eps": case.eps} | ({"residual": o.residual} if case.residual else {})
-    options: dict[str, Any] = {"rstd": o.rstd}
+        return options | {"eps": case.eps} | ({"residual": o.residual} if case.residual else {})
+    options["rstd"] = o.rstd
     if case.residual:
         options["dresidual"] = o.dresidual
     if case.kind == "layer_norm":
