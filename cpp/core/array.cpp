@@ -145,4 +145,11 @@ Status read_bytes(const normact_tensor& tensor, const char* name, Purpose purpos
   return read_memory(tensor, name, purpose, memory);
 }
 
+Status read_integers(const normact_tensor& tensor, const char* name, Purpose purpose, Memory* memory) {
+  NORMACT_TRY(check_lanes(tensor, name));
+  if (tensor.dtype_code != NORMACT_DTYPE_INT || tensor.dtype_bits != 64) return wrong_dtype(tensor, name, "int64");
+  memory->element = 8;
+  return read_memory(tensor, name, purpose, memory);
+}
+
 }  // namespace normact

@@ -46,4 +46,7 @@ Status read_array(const normact_tensor& tensor, const char* name, Purpose purpos
 /// The same for a tensor of bits: its dtype is uint8, which no tensor of numbers has.
 Status read_bytes(const normact_tensor& tensor, const char* name, Purpose purpose, Memory* memory);
 
+/// The same for a tensor of int64.
+Status read_integers(const normact_tensor& tensor, const char* name, Purpose purpose, Memory* memory);
+
 }  // namespace normact

@@ -58,19 +58,6 @@ Status read_space(const Present& x, std::span<const Present> all, normact_gate_l
   return {};
 }
 
-Status check_bits(const Present& present, const Present& x) {
-  const Memory& bits = present.array;
-  const int64_t size = x.array.size;
-  const int64_t bytes = size / 8 + (size % 8 != 0);
-  if (bits.ndim != 1 || bits.shape[0] != bytes) {
-    return invalid(present.argument->name, " has shape ", tuple_text(bits.ndim, bits.shape), "; expected ",
-                   tuple_text(1, &bytes), ", a bit for each of ", x.argument->name, "'s ", size, " elements");
-  }
-  if (bytes <= 1 || bits.strides == nullptr || bits.strides[0] == 1) return {};
-  return invalid(present.argument->name, " has strides ", tuple_text(1, bits.strides),
-                 "; expected contiguous memory, strides (1,)");
-}
-
 // The strides of an argument over the index space, those of a packed one over its halves.
 Status place(const Present& x, const Space& space, Purpose purpose, Present* present) {
   const bool packed = is_packed(*present), parameter = present->argument->role == Role::parameter;

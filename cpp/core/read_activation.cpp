@@ -36,31 +36,6 @@ Status read_desc(const normact_activation_desc* given, normact_activation_desc* 
   return read_kind(desc->kind, desc->alpha, desc->beta, desc->threshold, &problem->activation);
 }
 
-Status check_mask(const Activation& activation, const normact_tensor* mask) {
-  if (mask == nullptr || activation.kind == NORMACT_ACTIVATION_RELU) return {};
-  return invalid("mask is given with kind ", name_of(activation.kind), "; expected NULL, as only relu has a mask");
-}
-
-// Which activations have a slope that their output tells.
-Status check_slope_from_output(const Activation& activation) {
-  switch (activation.kind) {
-    case NORMACT_ACTIVATION_IDENTITY:
-    case NORMACT_ACTIVATION_RELU:
-    case NORMACT_ACTIVATION_RELU6:
-    case NORMACT_ACTIVATION_SIGMOID:
-    case NORMACT_ACTIVATION_TANH: return {};
-    case NORMACT_ACTIVATION_LEAKY_RELU:
-    case NORMACT_ACTIVATION_ELU:
-      if (activation.alpha >= 0) return {};
-      return invalid("y is given with kind ", name_of(activation.kind), " and desc->alpha ", activation.alpha,
-                     ", whose output does not tell the slope; expected x, or an alpha that is at least 0");
-    default: break;
-  }
-  return invalid("y is given with kind ", name_of(activation.kind),
-                 ", whose output does not tell the slope; expected x (the output does for identity, relu, relu6, "
-                 "leaky_relu, elu, sigmoid and tanh)");
-}
-
 // Exactly one of x, y and mask is given.
 Status check_source(const normact_activation_backward_args& args) {
   const bool x = args.x != nullptr, y = args.y != nullptr, mask = args.mask != nullptr;
@@ -89,6 +64,31 @@ Status read_kind(int32_t kind, double alpha, double beta, double threshold, Acti
   if (std::isnan(threshold)) [[unlikely]]
     return invalid("desc->threshold is ", threshold, "; expected a number for softplus");
   return {};
+}
+
+Status check_mask(const Activation& activation, const normact_tensor* mask, const char* field) {
+  if (mask == nullptr || activation.kind == NORMACT_ACTIVATION_RELU) return {};
+  return invalid("mask is given with ", field, " ", name_of(activation.kind),
+                 "; expected NULL, as only relu has a mask");
+}
+
+Status check_slope_from_output(const Activation& activation, const char* field, const char* instead) {
+  switch (activation.kind) {
+    case NORMACT_ACTIVATION_IDENTITY:
+    case NORMACT_ACTIVATION_RELU:
+    case NORMACT_ACTIVATION_RELU6:
+    case NORMACT_ACTIVATION_SIGMOID:
+    case NORMACT_ACTIVATION_TANH: return {};
+    case NORMACT_ACTIVATION_LEAKY_RELU:
+    case NORMACT_ACTIVATION_ELU:
+      if (activation.alpha >= 0) return {};
+      return invalid("y is given with ", field, " ", name_of(activation.kind), " and desc->alpha ", activation.alpha,
+                     ", whose output does not tell the slope; expected ", instead, ", or an alpha that is at least 0");
+    default: break;
+  }
+  return invalid("y is given with ", field, " ", name_of(activation.kind),
+                 ", whose output does not tell the slope; expected ", instead,
+                 " (the output does for identity, relu, relu6, leaky_relu, elu, sigmoid and tanh)");
 }
 
 Status read_activation_forward(const normact_activation_desc* desc, const normact_activation_forward_args* given,

@@ -19,4 +19,10 @@ Status read_activation_backward(const normact_activation_desc* desc, const norma
 Status read_kind(int32_t kind, double alpha, double beta, double threshold, Activation* activation,
                  const char* field = "desc->kind");
 
+/// A mask goes with relu alone. `field` is what the sentence calls the kind.
+Status check_mask(const Activation& activation, const normact_tensor* mask, const char* field = "kind");
+
+/// Whether the output tells the slope; `instead` is what else is expected.
+Status check_slope_from_output(const Activation& activation, const char* field = "kind", const char* instead = "x");
+
 }  // namespace normact

@@ -19,13 +19,14 @@ Status check_device(const Present& present, const Present& x) {
 
 Status check_dtype(const Present& present, const Present& x) {
   const Role role = present.argument->role;
-  if (role == Role::bits) return {};
+  if (role == Role::bits || role == Role::counter) return {};
   const DType dtype = x.array.dtype;
   const DType accumulator = accumulator_of(dtype);
-  const bool as_x = role != Role::statistic && present.array.dtype == dtype;
+  const bool has_dtype_of_x = role == Role::element || role == Role::parameter;
+  const bool as_x = has_dtype_of_x && present.array.dtype == dtype;
   const bool as_accumulator = role != Role::element && present.array.dtype == accumulator;
   if (as_x || as_accumulator) return {};
-  const DType expected = role == Role::statistic ? accumulator : dtype;
+  const DType expected = has_dtype_of_x ? dtype : accumulator;
   const bool either = role == Role::parameter && accumulator != dtype;
   return invalid(present.argument->name, " has dtype ", name_of(present.array.dtype), "; expected ", name_of(expected),
                  either ? text(" or ", name_of(accumulator)) : "", " as ", x.argument->name, " has dtype ",
@@ -57,12 +58,26 @@ Status read_argument(const TensorArgument& argument, uint64_t place, Purpose pur
   present->argument = &argument;
   present->place = place;
   if (argument.role == Role::bits) return read_bytes(*argument.tensor, argument.name, purpose, &present->array);
+  if (argument.role == Role::counter) return read_integers(*argument.tensor, argument.name, purpose, &present->array);
   return read_array(*argument.tensor, argument.name, purpose, &present->array);
 }
 
 Status check_device_and_dtype(const Present& present, const Present& x) {
   NORMACT_TRY(check_device(present, x));
   return check_dtype(present, x);
+}
+
+Status check_bits(const Present& present, const Present& x) {
+  const Memory& bits = present.array;
+  const int64_t size = x.array.size;
+  const int64_t bytes = size / 8 + (size % 8 != 0);
+  if (bits.ndim != 1 || bits.shape[0] != bytes) {
+    return invalid(present.argument->name, " has shape ", tuple_text(bits.ndim, bits.shape), "; expected ",
+                   tuple_text(1, &bytes), ", a bit for each of ", x.argument->name, "'s ", size, " elements");
+  }
+  if (bytes <= 1 || bits.strides == nullptr || bits.strides[0] == 1) return {};
+  return invalid(present.argument->name, " has strides ", tuple_text(1, bits.strides),
+                 "; expected contiguous memory, strides (1,)");
 }
 
 bool align(const Array& array, int ndim, const int64_t* shape, uint64_t dims, int64_t* stride) {

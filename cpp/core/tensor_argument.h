@@ -22,9 +22,14 @@ constexpr int kMaxArguments = 16;
 /// Decides dtype, and with the geometry shape.
 enum class Role : uint8_t {
   element,    // x's shape and dtype
-  parameter,  // x's shape over the normalised axes, or the bias axis; x's dtype or the accumulator's
-  statistic,  // x's shape without the normalised axes; the accumulator's dtype
+  parameter,  // x's shape over the normalised axes, or the bias or channel axis; x's dtype or the accumulator's
+  statistic,  // x's shape without the normalised axes, or an entry a set; the accumulator's dtype
   bits,       // a bit for each of x's elements; uint8
+  // Of the channel norms alone:
+  running,  // x's size along the channel axis; the accumulator's dtype, as for the next two
+  table,    // rows of as many entries
+  count,    // as many entries, or one
+  counter,  // one int64
 };
 
 /// One row of a reader's table.
@@ -40,7 +45,7 @@ struct TensorArgument {
 struct Present {
   const TensorArgument* argument;
   uint64_t place;                  // in the table
-  Array array;                     // bits have no dtype
+  Array array;                     // bits and counters have no dtype
   int64_t stride[kMaxTensorDims];  // for every dimension of the index space, 0 where it lacks the dimension
 };
 
@@ -54,6 +59,9 @@ Status read_argument(const TensorArgument& argument, uint64_t place, Purpose pur
 
 /// Device and dtype, by role, beside those of x: the argument, whatever its name, that the others are measured by.
 Status check_device_and_dtype(const Present& present, const Present& x);
+
+/// A contiguous bit for each element of x.
+Status check_bits(const Present& present, const Present& x);
 
 /// The strides of an array that has the dimensions `dims` of an index space; false if its shape is not the space's.
 bool align(const Array& array, int ndim, const int64_t* shape, uint64_t dims, int64_t* stride);

@@ -17,6 +17,8 @@ struct ArrayActivation {
   void (*value)(const ArrayActivation& self, void* h, int64_t count);
   /// h[i] = act'(h[i]).
   void (*slope)(const ArrayActivation& self, void* h, int64_t count);
+  /// y[i] = act'(h) where y[i] = act(h); null for kinds whose output does not tell.
+  void (*slope_from_output)(const ArrayActivation& self, void* y, int64_t count);
   ActivationScalars<float> float_scalars;
   ActivationScalars<double> double_scalars;
 };
@@ -25,11 +27,13 @@ struct ArrayActivation {
 struct ArrayActivationRow {
   decltype(ArrayActivation::value) value;
   decltype(ArrayActivation::slope) slope;
+  decltype(ArrayActivation::slope_from_output) slope_from_output;
 };
 
 inline ArrayActivation array_activation(const ArrayActivationRow* by_kind, const Activation& activation) {
   const ArrayActivationRow& row = by_kind[activation.kind];
-  return {row.value, row.slope, activation_scalars<float>(activation.alpha, activation.beta, activation.threshold),
+  return {row.value, row.slope, row.slope_from_output,
+          activation_scalars<float>(activation.alpha, activation.beta, activation.threshold),
           activation_scalars<double>(activation.alpha, activation.beta, activation.threshold)};
 }
 

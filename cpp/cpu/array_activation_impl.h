@@ -39,10 +39,26 @@ void array_slopes(const ArrayActivation& self, void* array, int64_t count) {
   }
 }
 
+template <class M, class N, template <class> class Act>
+void array_slopes_from_output(const ArrayActivation& self, void* array, int64_t count) {
+  const auto scalars = pair_scalars<M, N>(self);
+  N* const y = static_cast<N*>(array);
+  for (int64_t j = 0; j < count; j += kPairLanes<N>) {
+    store_pair(y + j, Act<PairMath<M>>::slope_from_output(load_pair(y + j), scalars));
+  }
+}
+
+template <class M, class N, template <class> class Act>
+constexpr ArrayActivationRow array_activation_row() {
+  ArrayActivationRow row = {array_values<M, N, Act>, array_slopes<M, N, Act>, nullptr};
+  if constexpr (Act<PairMath<M>>::kSlopeFromOutput) row.slope_from_output = array_slopes_from_output<M, N, Act>;
+  return row;
+}
+
 /// By kind, in the order of the list.
 template <class M, class N>
 inline constexpr ArrayActivationRow kArrayActivations[] = {
-#define NORMACT_TABLE_ROW(symbol, value, name, Struct) {array_values<M, N, Struct>, array_slopes<M, N, Struct>},
+#define NORMACT_TABLE_ROW(symbol, value, name, Struct) array_activation_row<M, N, Struct>(),
     NORMACT_ACTIVATION_LIST(NORMACT_TABLE_ROW)
 #undef NORMACT_TABLE_ROW
 };

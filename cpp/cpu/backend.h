@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "core/channel.h"
 #include "core/pointwise.h"
 #include "core/problem.h"
 #include "core/status.h"
@@ -22,6 +23,15 @@ Status row_norm_backward(const RowBackward& problem, void* workspace);
 size_t pointwise_backward_workspace(const PointwiseBackward& problem);
 Status pointwise_forward(const PointwiseForward& problem);
 Status pointwise_backward(const PointwiseBackward& problem, void* workspace);
+
+/// Batch, group and instance norm; no workspace. Problems may be without elements: then mean and rstd of a forward,
+/// dweight and dbias, moments and sums are still written, and no running statistics.
+Status channel_forward(const ChannelForward& problem);
+Status channel_backward(const ChannelBackward& problem);
+Status channel_moments(const ChannelMoments& problem);
+Status channel_merge(const ChannelMerge& problem);
+Status channel_reduce(const ChannelReduce& problem);
+Status channel_input_gradient(const ChannelInputGradient& problem);
 
 /// "baseline", "avx2", "avx512" or "neon": chosen once, at the first use; NORMACT_CPU_ISA may lower it.
 const char* isa_name();

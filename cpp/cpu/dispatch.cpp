@@ -81,6 +81,13 @@ Status find_pointwise_kernels(DType dtype, const PointwiseKernels** kernels) {
   return Status();
 }
 
+Status find_channel_kernels(DType dtype, const ChannelKernels** kernels) {
+  const Selection& chosen = selection();
+  if (!chosen.isa) return Status(NORMACT_INVALID_ARGUMENT, chosen.error);
+  *kernels = &chosen.isa->channel[static_cast<int>(dtype)];
+  return Status();
+}
+
 Status find_array_activation(DType dtype, const Activation& activation, ArrayActivation* storage,
                              const ArrayActivation** found) {
   *found = nullptr;

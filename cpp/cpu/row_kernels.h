@@ -9,6 +9,7 @@
 
 #include "core/problem.h"
 #include "cpu/array_activation.h"
+#include "cpu/channel_kernels.h"
 #include "cpu/pointwise_kernels.h"
 #include "cpu/range.h"
 #include "math/moments.h"
@@ -85,6 +86,7 @@ struct Isa {
   const char* name;
   RowKernels row[4];
   const PointwiseKernels* pointwise;
+  const ChannelKernels* channel;
 };
 
 #if defined(__x86_64__)

@@ -22,22 +22,23 @@ constexpr RowKernels kernels_for() {
           backward_tiles<T>, load_parameter<N>,  reduce_parameter<N>, add<N>};
 }
 
-constexpr Isa isa(const PointwiseKernels* pointwise) {
+constexpr Isa isa(const PointwiseKernels* pointwise, const ChannelKernels* channel) {
   return {NORMACT_NAME_OF(NORMACT_ISA),
           {kernels_for<double>(), kernels_for<float>(), kernels_for<Half>(), kernels_for<BFloat>()},
-          pointwise};
+          pointwise,
+          channel};
 }
 
 }  // namespace NORMACT_ISA
 
 #if defined(__AVX512F__)
-const Isa kAvx512Isa = NORMACT_ISA::isa(kAvx512Pointwise);
+const Isa kAvx512Isa = NORMACT_ISA::isa(kAvx512Pointwise, kAvx512Channel);
 #elif defined(__AVX2__)
-const Isa kAvx2Isa = NORMACT_ISA::isa(kAvx2Pointwise);
+const Isa kAvx2Isa = NORMACT_ISA::isa(kAvx2Pointwise, kAvx2Channel);
 #elif defined(__aarch64__)
-const Isa kNeonIsa = NORMACT_ISA::isa(kNeonPointwise);
+const Isa kNeonIsa = NORMACT_ISA::isa(kNeonPointwise, kNeonChannel);
 #else
-const Isa kBaselineIsa = NORMACT_ISA::isa(kBaselinePointwise);
+const Isa kBaselineIsa = NORMACT_ISA::isa(kBaselinePointwise, kBaselineChannel);
 #endif
 
 }  // namespace normact::cpu

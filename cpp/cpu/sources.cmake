@@ -4,6 +4,9 @@
 # copies of a loop cannot round differently. -fno-math-errno: sqrt is one instruction.
 set(NORMACT_CPU_SOURCES
     cpp/cpu/backward.cpp
+    cpp/cpu/channel_backward.cpp
+    cpp/cpu/channel_forward.cpp
+    cpp/cpu/channel_parts.cpp
     cpp/cpu/dispatch.cpp
     cpp/cpu/forward.cpp
     cpp/cpu/pointwise.cpp
@@ -12,13 +15,15 @@ set(NORMACT_CPU_SOURCES
 
 set(NORMACT_CPU_KERNEL_FLAGS -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math)
 
-# normact_cpu_kernels(NAME FLAGS...) adds cpp/cpu/{kernels,pointwise}_NAME.cpp, built with these flags. The pointwise
+# normact_cpu_kernels(NAME FLAGS...) adds cpp/cpu/{kernels,channel,pointwise}_NAME.cpp, built with these flags. The pointwise
 # loops test for absent biases and sums inside: a copy of each loop for each combination would be most of the library.
 macro(normact_cpu_kernels name)
   list(APPEND NORMACT_CPU_ISAS ${name})
   set(NORMACT_CPU_FLAGS_${name} ${NORMACT_CPU_KERNEL_FLAGS} ${ARGN})  # the tests build the formulas with them
-  list(APPEND NORMACT_CPU_SOURCES cpp/cpu/kernels_${name}.cpp cpp/cpu/pointwise_${name}.cpp)
+  list(APPEND NORMACT_CPU_SOURCES cpp/cpu/kernels_${name}.cpp cpp/cpu/channel_${name}.cpp
+       cpp/cpu/pointwise_${name}.cpp)
   set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/cpp/cpu/kernels_${name}.cpp
+                              ${CMAKE_CURRENT_SOURCE_DIR}/cpp/cpu/channel_${name}.cpp
                               PROPERTIES COMPILE_OPTIONS "${NORMACT_CPU_FLAGS_${name}}")
   set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/cpp/cpu/pointwise_${name}.cpp
                               PROPERTIES COMPILE_OPTIONS "${NORMACT_CPU_FLAGS_${name}};-fno-unswitch-loops")

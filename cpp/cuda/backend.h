@@ -5,6 +5,7 @@
 
 #include <cstddef>
 
+#include "core/channel.h"
 #include "core/pointwise.h"
 #include "core/problem.h"
 #include "core/status.h"
@@ -33,6 +34,19 @@ Status row_norm_backward(const RowBackward& problem, const Launch& launch);
 Status pointwise_backward_workspace(const PointwiseBackward& problem, const Launch& launch, size_t* bytes);
 Status pointwise_forward(const PointwiseForward& problem, const Launch& launch);
 Status pointwise_backward(const PointwiseBackward& problem, const Launch& launch);
+
+/// Batch, group and instance norm. Problems without elements come here only where something is still to be written:
+/// dweight and dbias of a backward, moments, sums. The others need no workspace.
+Status channel_forward_workspace(const ChannelForward& problem, const Launch& launch, size_t* bytes);
+Status channel_backward_workspace(const ChannelBackward& problem, const Launch& launch, size_t* bytes);
+Status channel_moments_workspace(const ChannelMoments& problem, const Launch& launch, size_t* bytes);
+Status channel_reduce_workspace(const ChannelReduce& problem, const Launch& launch, size_t* bytes);
+Status channel_forward(const ChannelForward& problem, const Launch& launch);
+Status channel_backward(const ChannelBackward& problem, const Launch& launch);
+Status channel_moments(const ChannelMoments& problem, const Launch& launch);
+Status channel_merge(const ChannelMerge& problem, const Launch& launch);
+Status channel_reduce(const ChannelReduce& problem, const Launch& launch);
+Status channel_input_gradient(const ChannelInputGradient& problem, const Launch& launch);
 
 /// Toolkit version that the back end was built with, e.g. "13.0"; "" without CUDA.
 const char* toolkit_version();

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * normact: fused forward and backward normalization and activation kernels, on NVIDIA GPUs and on the CPU.
- * This header is the whole public interface. It is valid C11 and includes nothing but the C standard library.
+ * This header, with those that it includes, is the whole public interface: valid C11 that needs nothing but the C
+ * standard library.
  *
  * Shape of a call
  *   desc   what to compute: kind, axes, eps ...
@@ -91,12 +92,13 @@ enum {
   NORMACT_DEVICE_CUDA_HOST = 3,    /* pinned host memory: worked on by the CPU */
   NORMACT_DEVICE_CUDA_MANAGED = 13 /* managed memory: worked on by the GPU */
 };
-enum { NORMACT_DTYPE_UINT = 1, NORMACT_DTYPE_FLOAT = 2, NORMACT_DTYPE_BFLOAT = 4 };
+enum { NORMACT_DTYPE_INT = 0, NORMACT_DTYPE_UINT = 1, NORMACT_DTYPE_FLOAT = 2, NORMACT_DTYPE_BFLOAT = 4 };
 
 /* A tensor in memory that the caller owns. The layout is exactly that of DLPack's DLTensor (see normact/dlpack.h), so
  * a `const DLTensor*` may be passed where a `const normact_tensor*` is asked for.
  *   data         device or host pointer; may be NULL only if the tensor has no elements
- *   dtype        code FLOAT with 64, 32 or 16 bits, or BFLOAT with 16 bits; for masks UINT with 8 bits; lanes = 1
+ *   dtype        code FLOAT with 64, 32 or 16 bits, or BFLOAT with 16 bits; for masks UINT with 8 bits, for
+ *                num_batches_tracked INT with 64 bits; lanes = 1
  *   shape        ndim sizes, each >= 0; zero-size tensors are legal
  *   strides      ndim strides in elements, NULL for row-major contiguous; any value is legal for an input
  *   byte_offset  added to data */
@@ -351,5 +353,7 @@ NORMACT_API int normact_get_num_threads(void);
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
+
+#include "normact/channel_norms.h" /* batch, group and instance norm */
 
 #endif /* NORMACT_NORMACT_H_ */

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Planes and rows of a tensor as arrays, and an activation's bits.
+#pragma once
+
+#include "cpu/channel_kernels.h"
+#include "cpu/mask_bits.h"
+#include "cpu/simd_element.h"
+
+namespace normact::cpu::NORMACT_ISA {
+
+constexpr int64_t kPiece = 1024;  // elements of a buffer
+
+/// A tensor of x's shape, plane by plane. Made once a kernel call: the compiler can keep it in registers.
+template <class T>
+class Planes {
+ public:
+  NORMACT_SIMD Planes(const ChannelGeometry& geometry, const ChannelView& view)
+      : geometry_(&geometry),
+        view_(&view),
+        data_(static_cast<T*>(view.data)),
+        sample_stride_(view.sample_stride),
+        channel_stride_(view.channel_stride),
+        direct_(geometry.place_ndim == 1 && (view.place_stride[0] == 1 || geometry.places == 1)) {}
+
+  NORMACT_SIMD explicit operator bool() const { return data_ != nullptr; }
+  /// Whether planes are arrays in memory. An absent tensor's are.
+  NORMACT_SIMD bool direct() const { return direct_ || !data_; }
+
+  /// Some places as an array; `buffer` has room for kPiece, used unless direct.
+  NORMACT_SIMD T* read(int64_t sample, int64_t channel, Range places, T* buffer) const {
+    if (!data_) return nullptr;
+    T* const plane = start(sample, channel);
+    if (direct_) return plane + places.begin;
+    gather(plane, places, buffer);
+    return buffer;
+  }
+  /// The same for writing; write() then puts them in place.
+  NORMACT_SIMD T* target(int64_t sample, int64_t channel, Range places, T* buffer) const {
+    return !data_ ? nullptr : direct_ ? start(sample, channel) + places.begin : buffer;
+  }
+  NORMACT_SIMD void write(int64_t sample, int64_t channel, Range places, const T* buffer) const {
+    if (!direct()) scatter(buffer, places, start(sample, channel));
+  }
+
+ private:
+  NORMACT_SIMD T* start(int64_t sample, int64_t channel) const {
+    return data_ + sample * sample_stride_ + channel * channel_stride_;
+  }
+  template <class Visit>
+  NORMACT_SIMD void for_runs(Range places, Visit visit) const {
+    const int last = geometry_->place_ndim - 1;
+    const int64_t inner = geometry_->place_shape[last];
+    for (int64_t place = places.begin; place < places.end;) {
+      const int64_t to_end = places.end - place, to_turn = inner - place % inner;
+      const int64_t count = to_turn < to_end ? to_turn : to_end;
+      visit(strided_offset(place, geometry_->place_ndim, geometry_->place_shape, view_->place_stride),
+            view_->place_stride[last], count);
+      place += count;
+    }
+  }
+  __attribute__((noinline)) void gather(const T* plane, Range places, T* target) const {
+    for_runs(places, [&](int64_t offset, int64_t step, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) *target++ = plane[offset + i * step];
+    });
+  }
+  __attribute__((noinline)) void scatter(const T* source, Range places, T* plane) const {
+    for_runs(places, [&](int64_t offset, int64_t step, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) plane[offset + i * step] = *source++;
+    });
+  }
+
+  const ChannelGeometry* geometry_;
+  const ChannelView* view_;
+  T* data_;
+  int64_t sample_stride_, channel_stride_;
+  bool direct_;
+};
+
+/// A tensor of x's shape whose channels are contiguous, row by row.
+template <class T>
+class ChannelRows {
+ public:
+  NORMACT_SIMD ChannelRows(const ChannelGeometry& geometry, const ChannelView& view)
+      : geometry_(&geometry),
+        view_(&view),
+        data_(static_cast<T*>(view.data)),
+        stride_(view.place_stride[0]),
+        even_(geometry.place_ndim == 1 &&
+              (geometry.samples == 1 || view.sample_stride == geometry.places * view.place_stride[0])) {}
+
+  NORMACT_SIMD explicit operator bool() const { return data_ != nullptr; }
+
+  /// Null if absent.
+  NORMACT_SIMD T* operator[](int64_t row) const {
+    if (even_) return data_ ? data_ + row * stride_ : nullptr;
+    return uneven(row);
+  }
+
+ private:
+  NORMACT_SIMD T* uneven(int64_t row) const {
+    if (!data_) return nullptr;
+    const int64_t sample = row / geometry_->places, place = row - sample * geometry_->places;
+    return data_ + sample * view_->sample_stride +
+           strided_offset(place, geometry_->place_ndim, geometry_->place_shape, view_->place_stride);
+  }
+
+  const ChannelGeometry* geometry_;
+  const ChannelView* view_;
+  T* data_;
+  int64_t stride_;
+  bool even_;
+};
+
+/// The bit of an element; those of the places in a run of places_after follow each other.
+NORMACT_SIMD int64_t mask_bit(const ChannelGeometry& geometry, int64_t sample, int64_t channel, int64_t place) {
+  const int64_t after = geometry.places_after, before = geometry.places / after, run = place / after;
+  return ((sample * before + run) * geometry.channels + channel) * after + (place - run * after);
+}
+
+/// Writes bits one after the other, from the beginning of a byte on.
+class BitWriter {
+ public:
+  NORMACT_SIMD explicit BitWriter(uint8_t* target) : target_(target) {}
+
+  /// Bits i: h[i] > 0.
+  template <class N>
+  NORMACT_SIMD void append(const N* h, int64_t count) {
+    const Vec<N> zero = {};
+    for_vectors<N>(count, [&](int64_t j, auto lanes) __attribute__((always_inline)) {
+      const uint32_t bits = bits_of(keep(load(h + j, lanes), lanes) > zero);
+      const int64_t rest = count - j;
+      push(bits, int(rest < kLanes<N> ? rest : kLanes<N>));
+    });
+  }
+  /// The bits past the end are 0.
+  NORMACT_SIMD void finish() {
+    if (filled_ > 0) *target_ = uint8_t(pending_);
+  }
+
+ private:
+  NORMACT_SIMD void push(uint32_t bits, int count) {
+    pending_ |= uint64_t(bits) << unsigned(filled_);
+    for (filled_ += count; filled_ >= 8; filled_ -= 8) {
+      *target_++ = uint8_t(pending_);
+      pending_ >>= 8U;
+    }
+  }
+
+  uint8_t* target_;
+  uint64_t pending_ = 0;
+  int filled_ = 0;
+};
+
+}  // namespace normact::cpu::NORMACT_ISA

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// The driver of every backward of the channel norms: sums over the channels, what input gradients need of them, and the
+// input gradients.
+#pragma once
+
+#include "cpu/channel_common.h"
+#include "math/channel.h"
+
+namespace normact::cpu {
+
+/// One call. N: the accumulator.
+template <class N>
+class Gradients {
+ public:
+  explicit Gradients(const ChannelBackward& problem) : p_(problem), g_(p_.geometry) {
+    merge_samples(g_, p_.set, p_.mask != nullptr, {&p_.dy, &p_.x, &p_.addend, &p_.y, &p_.dx, &p_.daddend});
+    by_rows_ = goes_by_rows(g_, {&p_.dy, &p_.x, &p_.addend, &p_.y, &p_.dx, &p_.daddend});
+    threads_ = threads_for(3 * elements_of(g_) * size_of(p_.dtype), num_threads());
+  }
+
+  Status prepare() {
+    NORMACT_TRY(find_row_kernels(p_.dtype, &row_kernels_));
+    NORMACT_TRY(find_channel_kernels(p_.dtype, &kernels_));
+    NORMACT_TRY(find_array_activation(p_.dtype, p_.activation, &activation_, &activated_));
+    NORMACT_TRY(allocate());
+    load_vector(*row_kernels_, p_.weight, g_.channels, N(1), weight_);
+    load_vector(*row_kernels_, p_.bias, g_.channels, N(-0.0), bias_);
+    return {};
+  }
+
+  /// Sums over all samples of every channel, one set a channel.
+  const ChannelSums* batch_sums() {
+    load_statistics(0, 0, g_.channels, arrays(0, 0));
+    if (elements_of(g_) == 0) {
+      std::fill(sums_, sums_ + g_.channels, ChannelSums{});
+    } else if (by_rows_) {
+      sums_by_rows(0, 0, threads_);
+    } else {
+      sums_by_planes(0, 0, g_.channels, 0, threads_);
+    }
+    return sums_;
+  }
+
+  /// dx and daddend. sums: (channel) -> ChannelSums, count: (channel) -> how many elements these are over.
+  template <class Sums, class Count>
+  void batch_gradients(Sums sums, Count count) {
+    const Arrays a = arrays(0, 0);
+    load_statistics(0, 0, g_.channels, a);
+    for (int64_t c = 0; c < g_.channels && !p_.frozen; ++c) {
+      a.c1[c] = N(double(a.scale[c]) * sums(c).dh / count(c));
+      a.c2[c] = N(double(a.scale[c]) * sums(c).dh_xhat / count(c));
+    }
+    apply(0, {0, elements_of(g_)}, a, threads_);
+  }
+
+  void store_batch_sums(const ChannelSums* sums) {
+    N* const array = arrays(0, 0).c1;  // free by now
+    const auto store = [&](const ChannelVector& vector, double ChannelSums::* sum) {
+      if (!vector.data) return;
+      for (int64_t c = 0; c < g_.channels; ++c) array[c] = N(sums[c].*sum);
+      store_sums(*row_kernels_, vector, g_.channels, array, elements_of(g_) > 0 ? 1 : 0);
+    };
+    store(p_.dweight, &ChannelSums::dh_xhat);
+    store(p_.dbias, &ChannelSums::dh);
+  }
+
+  bool wants_sums() const { return p_.dweight.data || p_.dbias.data; }
+
+  void groups() {
+    if (elements_of(g_) > 0) by_rows_ ? groups_by_rows() : groups_by_planes();
+    const int64_t count = elements_of(g_) > 0 ? g_.samples : 0;
+    store_sums(*row_kernels_, p_.dweight, g_.channels, dweight_, count);
+    store_sums(*row_kernels_, p_.dbias, g_.channels, dbias_, count);
+  }
+
+  const ChannelBackward& problem() const { return p_; }
+
+ private:
+  /// Arrays over the channels of a set or a sample.
+  struct Arrays {
+    int64_t first;
+    N *mean, *rstd, *scale, *c1, *c2;
+  };
+
+  bool batch() const { return p_.set == ChannelSet::channel; }
+
+  Status allocate() {
+    const int64_t vector = align_up(g_.channels * int64_t{sizeof(N)});
+    parts_ = row_parts(batch() ? rows_of(g_) : g_.places, g_.channels);
+    blocks_ = plane_blocks(g_, true, batch() ? g_.samples : 1);
+    const int64_t units = batch() ? g_.channels : g_.channels / g_.groups;
+    Layout layout, lane;
+    for (int i = 0; i < 5; ++i) lane.reserve(vector);
+    sums_at_ = lane.reserve(g_.channels * int64_t{sizeof(ChannelSums)});
+    const bool empty = elements_of(g_) == 0;
+    scratch_at_ = lane.reserve(empty      ? 0
+                               : by_rows_ ? parts_.bytes()
+                                          : units * blocks_.count() * int64_t{sizeof(ChannelSums)});
+    lane_bytes_ = lane.size();
+    const int64_t weight_at = layout.reserve(vector), bias_at = layout.reserve(vector);
+    const int64_t partial = batch() || !wants_sums() ? 0 : g_.samples * g_.channels * int64_t{sizeof(N)};
+    const int64_t dweight_at = layout.reserve(partial), dbias_at = layout.reserve(partial);
+    const int64_t lanes_at = layout.reserve((batch() ? 1 : threads_) * lane_bytes_);
+    char* const memory = thread_buffer(layout.size());
+    if (!memory) return channel_out_of_memory(layout.size());
+    weight_ = reinterpret_cast<N*>(memory + weight_at);
+    bias_ = reinterpret_cast<N*>(memory + bias_at);
+    dweight_ = reinterpret_cast<N*>(memory + dweight_at);
+    dbias_ = reinterpret_cast<N*>(memory + dbias_at);
+    lanes_ = memory + lanes_at;
+    sums_ = sums(0);
+    return {};
+  }
+
+  char* scratch(int lane) const { return lanes_ + lane * lane_bytes_ + scratch_at_; }
+  ChannelSums* sums(int lane) const { return reinterpret_cast<ChannelSums*>(lanes_ + lane * lane_bytes_ + sums_at_); }
+  Arrays arrays(int lane, int64_t first) const {
+    N* const base = reinterpret_cast<N*>(lanes_ + lane * lane_bytes_);
+    const int64_t step = align_up(g_.channels * int64_t{sizeof(N)}) / int64_t{sizeof(N)};
+    return {first, base, base + step, base + 2 * step, base + 3 * step, base + 4 * step};
+  }
+  ChannelFactors factors(const Arrays& a) const {
+    return {a.first, a.mean, a.rstd, a.scale, bias_ + a.first, a.c1, a.c2};
+  }
+
+  /// Of `count` channels from a.first on.
+  void load_statistics(int64_t sample, int64_t first, int64_t count, const Arrays& a) const {
+    const int64_t each = g_.channels / g_.groups;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t group = (first + i) / each;
+      a.mean[i] = *entry<N>(p_.mean, sample, group);
+      a.rstd[i] = *entry<N>(p_.rstd, sample, group);
+      a.scale[i] = channel_scale(a.rstd[i], weight_[first + i]);
+    }
+  }
+
+  // ---- Sums of each channel, to those of the lane ----
+
+  void sums_by_planes(int64_t sample, int64_t first, int64_t channels, int lane, int threads) const {
+    const int64_t count = blocks_.count();
+    auto* const parts = reinterpret_cast<ChannelSums*>(scratch(lane));
+    const ChannelFactors f = factors(arrays(lane, first));
+    const int64_t bytes = 2 * blocks_.each * std::min(blocks_.places, kPlaneChunk) * size_of(p_.dtype);
+    parallel_ranges(threads, channels * count, bytes, [&](Range units, int) {
+      for (int64_t unit = units.begin; unit < units.end; ++unit) {
+        parts[unit] =
+            kernels_->plane_sums(p_, activated_, f, blocks_.block(sample, first + unit / count, unit % count));
+      }
+    });
+    ChannelSums* const all = sums(lane);
+    for (int64_t c = 0; c < channels; ++c) {
+      all[c] = {};
+      for (int64_t i = 0; i < count; ++i) {
+        all[c].dh_xhat += parts[c * count + i].dh_xhat;
+        all[c].dh += parts[c * count + i].dh;
+      }
+    }
+  }
+
+  void sums_by_rows(int64_t sample, int lane, int threads) const {
+    double* const dh_xhat = reinterpret_cast<double*>(scratch(lane));
+    double* const dh = parts_.second(dh_xhat);
+    const ChannelFactors f = factors(arrays(lane, 0));
+    parallel_for(threads, parts_.units(), [&](int64_t unit, int) {
+      kernels_->row_sums(p_, activated_, f, parts_.part(unit, sample * g_.places), parts_.strip(unit),
+                         dh_xhat + parts_.at(unit), dh + parts_.at(unit));
+    });
+    for (int64_t part = 1; part < parts_.count; ++part) {
+      const double *next = dh_xhat + part * g_.channels, *next_dh = dh + part * g_.channels;
+      for (int64_t c = 0; c < g_.channels; ++c) dh_xhat[c] += next[c], dh[c] += next_dh[c];
+    }
+    ChannelSums* const all = sums(lane);
+    for (int64_t c = 0; c < g_.channels; ++c) all[c] = {dh_xhat[c], dh[c]};
+  }
+
+  // ---- Group norm ----
+
+  /// What input gradients need, from the lane's sums; a partial sum of dweight and dbias.
+  void finish_channels(int64_t sample, int64_t first, int64_t channels, int lane, const Arrays& a) const {
+    const int64_t each = g_.channels / g_.groups;
+    const double size = double(each * g_.places);
+    const ChannelSums* const all = sums(lane);
+    for (int64_t begin = 0; begin < channels; begin += each) {
+      double g = 0, g_xhat = 0;
+      for (int64_t i = begin; i < begin + each; ++i) {
+        g += double(weight_[first + i]) * all[i].dh;
+        g_xhat += double(weight_[first + i]) * all[i].dh_xhat;
+      }
+      const double rstd = double(a.rstd[begin]);
+      std::fill(a.c1 + begin, a.c1 + begin + each, N(rstd * g / size));
+      std::fill(a.c2 + begin, a.c2 + begin + each, N(rstd * g_xhat / size));
+    }
+    if (!wants_sums()) return;
+    for (int64_t i = 0; i < channels; ++i) {
+      dweight_[sample * g_.channels + first + i] = N(all[i].dh_xhat);
+      dbias_[sample * g_.channels + first + i] = N(all[i].dh);
+    }
+  }
+
+  void groups_by_planes() const {
+    const int64_t each = g_.channels / g_.groups, sets = g_.samples * g_.groups, size = each * g_.places;
+    for_sets(shares_sets(threads_, sets, size), sets, size, [&](int64_t set, int lane, int threads) {
+      const int64_t sample = set / g_.groups, first = set % g_.groups * each;
+      const Arrays a = arrays(lane, first);
+      load_statistics(sample, first, each, a);
+      sums_by_planes(sample, first, each, lane, threads);
+      finish_channels(sample, first, each, lane, a);
+      apply(set * size, {0, size}, a, threads);
+    });
+  }
+
+  void groups_by_rows() const {
+    const int64_t size = g_.places * g_.channels;
+    for_sets(shares_sets(threads_, g_.samples, size), g_.samples, size, [&](int64_t sample, int lane, int threads) {
+      const Arrays a = arrays(lane, 0);
+      load_statistics(sample, 0, g_.channels, a);
+      sums_by_rows(sample, lane, threads);
+      finish_channels(sample, 0, g_.channels, lane, a);
+      apply(sample * size, {0, size}, a, threads);
+    });
+  }
+
+  /// body(set, lane, threads that share it).
+  template <class Body>
+  void for_sets(bool shared, int64_t sets, int64_t elements, const Body& body) const {
+    if (shared) {
+      for (int64_t set = 0; set < sets; ++set) body(set, 0, threads_);
+      return;
+    }
+    parallel_ranges(threads_, sets, 3 * elements * size_of(p_.dtype), [&](Range range, int lane) {
+      for (int64_t set = range.begin; set < range.end; ++set) body(set, lane, 1);
+    });
+  }
+
+  /// dx and daddend of a range of elements, counted from `from` on.
+  void apply(int64_t from, Range all, const Arrays& a, int threads) const {
+    const ChannelFactors f = factors(a);
+    const int64_t bytes = 3 * size_of(p_.dtype);
+    if (by_rows_) {
+      const Range rows = {from / g_.channels, (from + all.end) / g_.channels};
+      parallel_rows(threads, rows, g_.channels, bytes, false,
+                    [&](Range part, Range channels) { kernels_->row_backward(p_, activated_, f, part, channels); });
+    } else {
+      parallel_elements(threads, all.end, bytes, [&](Range range) {
+        kernels_->plane_backward(p_, activated_, f, {from + range.begin, from + range.end});
+      });
+    }
+  }
+
+  ChannelBackward p_;
+  ChannelGeometry& g_;
+  bool by_rows_;
+  int threads_;
+  const RowKernels* row_kernels_ = nullptr;
+  const ChannelKernels* kernels_ = nullptr;
+  ArrayActivation activation_;
+  const ArrayActivation* activated_ = nullptr;
+  RowParts parts_{};
+  PlaneBlocks blocks_{};
+  N* weight_ = nullptr;
+  N* bias_ = nullptr;
+  N* dweight_ = nullptr;  // of each sample, with ChannelSet::group
+  N* dbias_ = nullptr;
+  ChannelSums* sums_ = nullptr;
+  char* lanes_ = nullptr;
+  int64_t lane_bytes_ = 0;
+  int64_t sums_at_ = 0;
+  int64_t scratch_at_ = 0;
+};
+
+}  // namespace normact::cpu

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moments of channels over all samples, and of the groups of one sample.
+#pragma once
+
+#include "cpu/channel_common.h"
+#include "math/channel.h"
+
+namespace normact::cpu {
+
+/// The moments of parts, arrays over the channels, merged into those of the first.
+inline void merge_parts(const RowParts& parts, double* mean, double* m2) {
+  for (int64_t part = 1; part < parts.count; ++part) {
+    const double before = double(part * parts.each);
+    const double size = double(std::min(parts.rows, (part + 1) * parts.each)) - before;
+    const double *next_mean = mean + part * parts.channels, *next_m2 = m2 + part * parts.channels;
+    for (int64_t c = 0; c < parts.channels; ++c) {
+      const Moments<double> all =
+          merge(Moments<double>{mean[c], m2[c], before}, Moments<double>{next_mean[c], next_m2[c], size});
+      mean[c] = all.mean;
+      m2[c] = all.m2;
+    }
+  }
+}
+
+/// Moments of neighbouring channels together, each over `rows` rows.
+inline Moments<double> moments_of_channels(const double* mean, const double* m2, int64_t channels, double rows) {
+  double total = 0;
+  for (int64_t c = 0; c < channels; ++c) total += mean[c];
+  const double centre = channels == 1 ? mean[0] : total / double(channels);
+  double squares = 0;
+  for (int64_t c = 0; c < channels; ++c) squares += recentred(Moments<double>{mean[c], m2[c], rows}, centre);
+  return {centre, channels == 1 ? m2[0] : squares, rows * double(channels)};
+}
+
+inline Moments<double> merge_all(const Moments<double>* blocks, int64_t count) {
+  Moments<double> total = blocks[0];
+  for (int64_t i = 1; i < count; ++i) total = merge(total, blocks[i]);
+  return total;
+}
+
+/// Scratch that all_channel_moments wants.
+inline int64_t moments_scratch(const ChannelGeometry& geometry, bool by_rows) {
+  if (elements_of(geometry) == 0) return 0;
+  if (by_rows) return row_parts(rows_of(geometry), geometry.channels).bytes();
+  return plane_blocks(geometry, true, geometry.samples).count() * geometry.channels * int64_t{sizeof(Moments<double>)};
+}
+
+/// The moments of every channel over all samples.
+inline void all_channel_moments(const ChannelKernels& kernels, const ChannelGeometry& geometry, const ChannelView& x,
+                                bool by_rows, int threads, char* scratch, Moments<double>* moments) {
+  if (elements_of(geometry) == 0) return std::fill(moments, moments + geometry.channels, Moments<double>{});
+  if (by_rows) {
+    const RowParts parts = row_parts(rows_of(geometry), geometry.channels);
+    double* const mean = reinterpret_cast<double*>(scratch);
+    double* const m2 = parts.second(mean);
+    parallel_for(threads, parts.units(), [&](int64_t unit, int) {
+      kernels.row_moments(geometry, x, parts.part(unit, 0), parts.strip(unit), mean + parts.at(unit),
+                          m2 + parts.at(unit));
+    });
+    merge_parts(parts, mean, m2);
+    for (int64_t c = 0; c < geometry.channels; ++c) moments[c] = {mean[c], m2[c], double(parts.rows)};
+    return;
+  }
+  const PlaneBlocks blocks = plane_blocks(geometry, true, geometry.samples);
+  const int64_t count = blocks.count();
+  auto* const parts = reinterpret_cast<Moments<double>*>(scratch);
+  const int64_t bytes = blocks.each * std::min(blocks.places, kPlaneChunk) * size_of(x.dtype);
+  parallel_ranges(threads, geometry.channels * count, bytes, [&](Range units, int) {
+    for (int64_t unit = units.begin; unit < units.end; ++unit) {
+      parts[unit] = kernels.plane_moments(geometry, x, blocks.block(0, unit / count, unit % count));
+    }
+  });
+  for (int64_t c = 0; c < geometry.channels; ++c) moments[c] = merge_all(parts + c * count, count);
+}
+
+/// mean and rstd of a set.
+struct SetStatistics {
+  double mean;
+  double rstd;
+};
+
+inline double rstd_of(double variance, double eps) {
+  return reciprocal_std(variance, eps, [](double v) { return 1 / __builtin_sqrt(v); });
+}
+
+inline SetStatistics statistics_of(const Moments<double>& moments, double eps) {
+  return {moments.mean, rstd_of(variance(moments), eps)};
+}
+
+/// What a batch adds to running statistics.
+inline double running_share(const RunningStatistics& running) {
+  return running.cumulative && running.mean.data ? 1 / double(*running.batches + 1) : running.momentum;
+}
+
+template <class N>
+void update_running(const RunningStatistics& running, int64_t channel, double mean, double unbiased, double share) {
+  if (!running.mean.data) return;
+  N* const kept_mean = entry<N>(running.mean, channel);
+  N* const kept_variance = entry<N>(running.variance, channel);
+  *kept_mean = N(updated_running(double(*kept_mean), mean, share));
+  *kept_variance = N(updated_running(double(*kept_variance), unbiased, share));
+}
+
+}  // namespace normact::cpu

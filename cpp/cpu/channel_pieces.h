@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arithmetic of some elements that are arrays, the same by planes and by rows: what differs is whether the factors
+// are numbers or arrays too.
+#pragma once
+
+#include "cpu/channel_access.h"
+#include "cpu/simd_math.h"
+#include "math/activation.h"
+#include "math/channel.h"
+
+namespace normact::cpu::NORMACT_ISA {
+
+/// The factors of one channel, in every lane.
+template <class T>
+struct PlaneFactors {
+  using N = Accumulator<T>;
+  NORMACT_SIMD PlaneFactors(const ChannelFactors& f, int64_t channel)
+      : mean_(of(f.mean, channel - f.first)),
+        rstd_(of(f.rstd, channel - f.first)),
+        scale_(of(f.scale, channel - f.first)),
+        bias_(of(f.bias, channel - f.first)),
+        c1_(of(f.c1, channel - f.first)),
+        c2_(of(f.c2, channel - f.first)) {}
+
+  template <class Lanes>
+  NORMACT_SIMD Vec<T> mean(int64_t, Lanes) const {
+    return mean_;
+  }
+  template <class Lanes>
+  NORMACT_SIMD Vec<T> rstd(int64_t, Lanes) const {
+    return rstd_;
+  }
+  template <class Lanes>
+  NORMACT_SIMD Vec<T> scale(int64_t, Lanes) const {
+    return scale_;
+  }
+  template <class Lanes>
+  NORMACT_SIMD Vec<T> bias(int64_t, Lanes) const {
+    return bias_;
+  }
+  template <class Lanes>
+  NORMACT_SIMD Vec<T> c1(int64_t, Lanes) const {
+    return c1_;
+  }
+  template <class Lanes>
+  NORMACT_SIMD Vec<T> c2(int64_t, Lanes) const {
+    return c2_;
+  }
+
+ private:
+  static NORMACT_SIMD Vec<T> of(const void* array, int64_t i) {
+    return broadcast(array ? static_cast<const N*>(array)[i] : N(0));
+  }
+  Vec<T> mean_, rstd_, scale_, bias_, c1_, c2_;
+};
+
+/// The factors of neighbouring channels.
+template <class T>
+struct RowFactors {
+  using N = Accumulator<T>;
+  NORMACT_SIMD RowFactors(const ChannelFactors& f, int64_t channel)
+      : mean_(of(f.mean, channel - f.first)),
+        rstd_(of(f.rstd, channel - f.first)),
+        scale_(of(f.scale, channel - f.first)),
+        bias_(of(f.bias, channel - f.first)),
+        c1_(of(f.c1, channel - f.first)),
+        c2_(of(f.c2, channel - f.first)) {}
+
+  template <class Lanes>
+  NORMACT_SIMD Vec<T> mean(int64_t j, Lanes lanes) const {
+    return load(mean_ + j, lanes);
+  }
+  template <class Lanes>
+  NORMACT_SIMD Vec<T> rstd(int64_t j, Lanes lanes) const {
+    return load(rstd_ + j, lanes);
+  }
+  template <class Lanes>
+  NORMACT_SIMD Vec<T> scale(int64_t j, Lanes lanes) const {
+    return load(scale_ + j, lanes);
+  }
+  template <class Lanes>
+  NORMACT_SIMD Vec<T> bias(int64_t j, Lanes lanes) const {
+    return load(bias_ + j, lanes);
+  }
+  template <class Lanes>
+  NORMACT_SIMD Vec<T> c1(int64_t j, Lanes lanes) const {
+    return load(c1_ + j, lanes);
+  }
+  template <class Lanes>
+  NORMACT_SIMD Vec<T> c2(int64_t j, Lanes lanes) const {
+    return load(c2_ + j, lanes);
+  }
+
+ private:
+  static NORMACT_SIMD const N* of(const void* array, int64_t i) {
+    return array ? static_cast<const N*>(array) + i : nullptr;
+  }
+  const N *mean_, *rstd_, *scale_, *bias_, *c1_, *c2_;
+};
+
+NORMACT_SIMD int64_t padded(int64_t count) { return (count + kActivationStep - 1) / kActivationStep * kActivationStep; }
+
+// ---- Forward --------------------------------------------------------------------------------------------------------
+
+enum class Fused { none, relu };
+
+/// out = h, or relu(h), h = the affine norm of x + addend. Out: T, or its accumulator for values that are not rounded.
+template <class T, Fused kFused, bool kAddend, class F, class Out>
+NORMACT_SIMD void affine_piece(const F& f, const T* x, const T* addend, Out* out, int64_t count) {
+  for_vectors<T>(count, [&](int64_t j, auto lanes) {
+    Vec<T> h = channel_affine(load(x + j, lanes), f.mean(j, lanes), f.scale(j, lanes), f.bias(j, lanes));
+    if constexpr (kAddend) h += load(addend + j, lanes);
+    if constexpr (kFused == Fused::relu) h = Relu<Math<T>>::at(h, ActivationScalars<Vec<T>>{}).value;
+    store(out + j, h, lanes);
+  });
+}
+
+template <class T, Fused kFused, class F, class Out>
+NORMACT_SIMD void affine_piece(const F& f, const T* x, const T* addend, Out* out, int64_t count) {
+  if (addend) return affine_piece<T, kFused, true>(f, x, addend, out, count);
+  affine_piece<T, kFused, false>(f, x, addend, out, count);
+}
+
+/// Whether a forward's results go through a buffer: an activation other than relu, or a mask.
+NORMACT_SIMD bool is_buffered(const ChannelForward& p, bool writes_mask) {
+  const bool fused = is_identity(p.activation) || p.activation.kind == NORMACT_ACTIVATION_RELU;
+  return writes_mask || !fused;
+}
+
+/// y of a piece without a buffer.
+template <class T, class F>
+NORMACT_SIMD void direct_piece(bool relu, const F& f, const T* x, const T* addend, T* y, int64_t count) {
+  if (relu) return affine_piece<T, Fused::relu>(f, x, addend, y, count);
+  affine_piece<T, Fused::none>(f, x, addend, y, count);
+}
+
+// ---- Backward -------------------------------------------------------------------------------------------------------
+
+/// Where the slope comes from.
+enum class SlopeSource { one, bits, output, again };
+
+NORMACT_SIMD SlopeSource slope_source(const ChannelBackward& p) {
+  if (is_identity(p.activation)) return SlopeSource::one;
+  return p.mask ? SlopeSource::bits : p.y.data ? SlopeSource::output : SlopeSource::again;
+}
+
+/// g[i] = 1 where the bit is set, else 0; bits `step` apart, the first is this one of the mask.
+template <class N>
+NORMACT_SIMD void expand_bits(const uint8_t* mask, int64_t first, int64_t step, N* g, int64_t count) {
+  if (step != 1) {
+    for (int64_t j = 0; j < count; ++j) {
+      const int64_t index = first + j * step;
+      g[j] = N(mask[index / 8] >> (index % 8) & 1);
+    }
+    return;
+  }
+  const Vec<N> one = broadcast(N(1));
+  for_vectors<N>(count, [&](int64_t j, auto lanes) {
+    const int64_t rest = count - j;
+    const uint32_t bits = read_bits(mask, first + j, int(rest < kLanes<N> ? rest : kLanes<N>));
+    store(g + j, where_bits(bits, one), lanes);
+  });
+}
+
+/// g *= dy.
+template <class T>
+NORMACT_SIMD void multiply_piece(const T* dy, Accumulator<T>* g, int64_t count) {
+  for_vectors<T>(count, [&](int64_t j, auto lanes) { store(g + j, load(g + j, lanes) * load(dy + j, lanes), lanes); });
+}
+
+/// dx and daddend of a piece from dh; D: T or its accumulator. Either output may be an input.
+template <class T, bool kFrozen, bool kAddend, class F, class D>
+NORMACT_SIMD void gradient_piece(const F& f, const D* dh, const T* x, T* dx, T* daddend, int64_t count) {
+  for_vectors<T>(count, [&](int64_t j, auto lanes) {
+    const Vec<T> d = load(dh + j, lanes);
+    const Vec<T> scale = f.scale(j, lanes);
+    Vec<T> value;
+    if constexpr (kFrozen) {
+      value = d * scale;
+    } else {
+      const Vec<T> xhat = normalized(load(x + j, lanes), f.mean(j, lanes), f.rstd(j, lanes));
+      value = channel_input_gradient(d, xhat, scale, f.c1(j, lanes), f.c2(j, lanes));
+    }
+    if constexpr (kAddend) store(daddend + j, d, lanes);
+    store(dx + j, value, lanes);
+  });
+}
+
+template <class T, class F, class D>
+NORMACT_SIMD void gradient_piece(bool frozen, const F& f, const D* dh, const T* x, T* dx, T* daddend, int64_t count) {
+  if (frozen && daddend) return gradient_piece<T, true, true>(f, dh, x, dx, daddend, count);
+  if (frozen) return gradient_piece<T, true, false>(f, dh, x, dx, daddend, count);
+  if (daddend) return gradient_piece<T, false, true>(f, dh, x, dx, daddend, count);
+  gradient_piece<T, false, false>(f, dh, x, dx, daddend, count);
+}
+
+}  // namespace normact::cpu::NORMACT_ISA

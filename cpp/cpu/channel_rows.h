@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels by rows: the channels of one place are contiguous in every tensor.
+#pragma once
+
+#include "cpu/channel_pieces.h"
+#include "cpu/row_views.h"
+
+namespace normact::cpu::NORMACT_ISA {
+
+/// Sums and sums of squares of the deviations of a block of rows from `shift`.
+template <class T>
+NORMACT_SIMD void add_squares(const ChannelRows<T>& x, Range rows, int64_t first, int64_t count,
+                              const Accumulator<T>* shift, Accumulator<T>* deviations, Accumulator<T>* squares) {
+  using V = Vec<T>;
+  const auto add = [&]<int kRows>(int64_t row) __attribute__((always_inline)) {
+    const T* s[kRows];
+    for (int r = 0; r < kRows; ++r) s[r] = x[row + r] + first;
+    for_vectors<T>(count, [&](int64_t j, auto lanes) {
+      const V centre = load(shift + j, lanes);
+      V a = load(deviations + j, lanes), b = load(squares + j, lanes);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const V d = load(s[r] + j, lanes) - centre;
+        a += d;
+        b = multiply_add(d, d, b);
+      }
+      store(deviations + j, a, lanes);
+      store(squares + j, b, lanes);
+    });
+  };
+  int64_t row = rows.begin;
+  for (; row + 4 <= rows.end; row += 4) add.template operator()<4>(row);
+  for (; row < rows.end; ++row) add.template operator()<1>(row);
+}
+
+/// The sums of a block of rows; a row's pointer is looked up once.
+template <class T>
+NORMACT_SIMD void add_values(const ChannelRows<T>& x, Range rows, int64_t first, int64_t count, Accumulator<T>* sums) {
+  int64_t row = rows.begin;
+  const auto add = [&]<int kRows>() __attribute__((always_inline)) {
+    const T* s[kRows];
+    for (int r = 0; r < kRows; ++r) s[r] = x[row + r] + first;
+    for_vectors<T>(count, [&](int64_t j, auto lanes) {
+      Vec<T> a = load(sums + j, lanes);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) a += load(s[r] + j, lanes);
+      store(sums + j, a, lanes);
+    });
+    row += kRows;
+  };
+  while (row + 4 <= rows.end) add.template operator()<4>();
+  while (row < rows.end) add.template operator()<1>();
+}
+
+template <class T>
+void row_moments(const ChannelGeometry& geometry, const ChannelView& view, Range rows, Range channels, double* mean,
+                 double* m2) {
+  using N = Accumulator<T>;
+  alignas(64) N shift[kStrip], deviations[kStrip], squares[kStrip];
+  const ChannelRows<T> x(geometry, view);
+  const int64_t block = block_of_rows(geometry.channels), count = channels.end - channels.begin;
+  const size_t bytes = size_t(count) * sizeof(N);
+  int64_t done = 0;
+  for (int64_t begin = rows.begin; begin < rows.end; begin += block) {
+    const Range part = {begin, begin + block < rows.end ? begin + block : rows.end};
+    const int64_t size = part.end - part.begin;
+    const double share = 1 / double(size);
+    __builtin_memset(shift, 0, bytes);
+    __builtin_memset(deviations, 0, bytes);
+    __builtin_memset(squares, 0, bytes);
+    add_values(x, part, channels.begin, count, shift);
+    for (int64_t j = 0; j < count; ++j) shift[j] = N(double(shift[j]) * share);
+    add_squares(x, part, channels.begin, count, shift, deviations, squares);
+    for (int64_t j = 0; j < count; ++j) {
+      const Moments<double> next = corrected(shift[j], deviations[j], squares[j], size, share);
+      const Moments<double> all = done > 0 ? merge(Moments<double>{mean[j], m2[j], double(done)}, next) : next;
+      mean[j] = all.mean;
+      m2[j] = all.m2;
+    }
+    done += size;
+  }
+}
+
+/// Rows that share a buffer.
+NORMACT_SIMD int64_t rows_of_tile(int64_t count) { return count < kPiece ? kPiece / count : 1; }
+
+template <class T>
+void row_forward(const ChannelForward& p, const ArrayActivation* activation, const ChannelFactors& factors, Range rows,
+                 Range channels) {
+  using N = Accumulator<T>;
+  const ChannelRows<T> x(p.geometry, p.x), addend(p.geometry, p.addend), y(p.geometry, p.y);
+  const bool writes_mask = p.mask && mask_by_rows(p.geometry), relu = p.activation.kind == NORMACT_ACTIVATION_RELU;
+  const int64_t all = channels.end - channels.begin;
+  if (!is_buffered(p, writes_mask)) {
+    const RowFactors<T> f(factors, channels.begin);
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      const T* const with = addend ? addend[row] + channels.begin : nullptr;
+      direct_piece(relu, f, x[row] + channels.begin, with, y[row] + channels.begin, all);
+    }
+    return;
+  }
+  alignas(64) N h[kPiece] = {};  // what is past a tile must be numbers too
+  BitWriter bits(writes_mask ? p.mask + rows.begin * p.geometry.channels / 8 : nullptr);
+  const int64_t tile = rows_of_tile(all);
+  for (int64_t begin = rows.begin; begin < rows.end; begin += tile) {
+    const int64_t end = begin + tile < rows.end ? begin + tile : rows.end;
+    for (int64_t from = channels.begin; from < channels.end; from += kPiece) {
+      const int64_t count = channels.end - from < kPiece ? channels.end - from : kPiece;
+      const RowFactors<T> f(factors, from);
+      for (int64_t row = begin; row < end; ++row) {
+        const T* const with = addend ? addend[row] + from : nullptr;
+        affine_piece<T, Fused::none>(f, x[row] + from, with, h + (row - begin) * count, count);
+      }
+      if (writes_mask) bits.append(h, (end - begin) * count);
+      activation->value(*activation, h, padded((end - begin) * count));
+      for (int64_t row = begin; row < end; ++row) {
+        const N* const source = h + (row - begin) * count;
+        T* const to = y[row] + from;
+        for_vectors<T>(count, [&](int64_t j, auto lanes) { store(to + j, load(source + j, lanes), lanes); });
+      }
+    }
+  }
+  if (writes_mask) bits.finish();
+}
+
+/// What a backward reads, tile by tile.
+template <class T>
+class RowGradients {
+ public:
+  using N = Accumulator<T>;
+
+  NORMACT_SIMD RowGradients(const ChannelBackward& p, const ArrayActivation* activation)
+      : p_(p),
+        activation_(activation),
+        source_(slope_source(p)),
+        dy_(p.geometry, p.dy),
+        x_(p.geometry, p.x),
+        addend_(p.geometry, p.addend),
+        y_(p.geometry, p.y) {
+    if (source_ != SlopeSource::one) __builtin_memset(g_, 0, sizeof g_);
+  }
+
+  NORMACT_SIMD bool plain() const { return source_ == SlopeSource::one; }
+
+  /// use(row, dh, x) for every row of a tile of rows and `count` channels, at most kPiece elements.
+  template <class Use>
+  NORMACT_SIMD void visit(const ChannelFactors& factors, Range rows, int64_t from, int64_t count, Use use) {
+    if (plain()) {
+      for (int64_t row = rows.begin; row < rows.end; ++row) use(row, dy_[row] + from, x_[row] + from);
+      return;
+    }
+    fill(factors, rows, from, count);
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      N* const g = g_ + (row - rows.begin) * count;
+      multiply_piece(dy_[row] + from, g, count);
+      use(row, static_cast<const N*>(g), x_[row] + from);
+    }
+  }
+
+ private:
+  NORMACT_SIMD void fill(const ChannelFactors& factors, Range rows, int64_t from, int64_t count) {
+    const RowFactors<T> f(factors, from);
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      N* const g = g_ + (row - rows.begin) * count;
+      if (source_ == SlopeSource::bits) {
+        const int64_t sample = row / p_.geometry.places, place = row - sample * p_.geometry.places;
+        expand_bits(p_.mask, mask_bit(p_.geometry, sample, from, place), p_.geometry.places_after, g, count);
+      } else if (source_ == SlopeSource::output) {
+        const T* const y = y_[row] + from;
+        for_vectors<T>(count, [&](int64_t j, auto lanes) { store(g + j, load(y + j, lanes), lanes); });
+      } else {
+        affine_piece<T, Fused::none>(f, x_[row] + from, addend_ ? addend_[row] + from : nullptr, g, count);
+      }
+    }
+    const int64_t all = padded((rows.end - rows.begin) * count);
+    if (source_ == SlopeSource::output) activation_->slope_from_output(*activation_, g_, all);
+    if (source_ == SlopeSource::again) activation_->slope(*activation_, g_, all);
+  }
+
+  const ChannelBackward& p_;
+  const ArrayActivation* activation_;
+  SlopeSource source_;
+  ChannelRows<T> dy_, x_, addend_, y_;
+  alignas(64) N g_[kPiece];
+};
+
+constexpr int64_t kFlushRows = 64;  // rows that are summed in fp32 before they join a longer sum
+
+template <class T>
+void row_sums(const ChannelBackward& p, const ArrayActivation* activation, const ChannelFactors& factors, Range rows,
+              Range channels, double* dh_xhat, double* dh_sums) {
+  using N = Accumulator<T>;
+  alignas(64) N a[kStrip], b[kStrip];
+  RowGradients<T> gradients(p, activation);
+  const int64_t count = channels.end - channels.begin, tile = rows_of_tile(count);
+  const RowFactors<T> f(factors, channels.begin);
+  for (int64_t j = 0; j < count; ++j) dh_xhat[j] = dh_sums[j] = 0;
+  for (int64_t block = rows.begin; block < rows.end; block += kFlushRows) {
+    const int64_t last = block + kFlushRows < rows.end ? block + kFlushRows : rows.end;
+    __builtin_memset(a, 0, size_t(count) * sizeof(N));
+    __builtin_memset(b, 0, size_t(count) * sizeof(N));
+    for (int64_t begin = block; begin < last; begin += tile) {
+      const Range part = {begin, begin + tile < last ? begin + tile : last};
+      gradients.visit(factors, part, channels.begin, count, [&](int64_t, const auto* dh, const T* x) {
+        for_vectors<T>(count, [&](int64_t j, auto lanes) {
+          const Vec<T> d = load(dh + j, lanes);
+          const Vec<T> xhat = normalized(load(x + j, lanes), f.mean(j, lanes), f.rstd(j, lanes));
+          store(a + j, multiply_add(d, xhat, load(a + j, lanes)), lanes);
+          store(b + j, load(b + j, lanes) + d, lanes);
+        });
+      });
+    }
+    for (int64_t j = 0; j < count; ++j) dh_xhat[j] += double(a[j]), dh_sums[j] += double(b[j]);
+  }
+}
+
+template <class T>
+void row_backward(const ChannelBackward& p, const ArrayActivation* activation, const ChannelFactors& factors,
+                  Range rows, Range channels) {
+  RowGradients<T> gradients(p, activation);
+  const ChannelRows<T> dx(p.geometry, p.dx), daddend(p.geometry, p.daddend);
+  const int64_t tile = rows_of_tile(channels.end - channels.begin);
+  for (int64_t begin = rows.begin; begin < rows.end; begin += tile) {
+    const Range part = {begin, begin + tile < rows.end ? begin + tile : rows.end};
+    for (int64_t from = channels.begin; from < channels.end; from += kPiece) {
+      const int64_t count = channels.end - from < kPiece ? channels.end - from : kPiece;
+      const RowFactors<T> f(factors, from);
+      gradients.visit(factors, part, from, count, [&](int64_t row, const auto* dh, const T* x) {
+        T* const beside = daddend ? daddend[row] + from : nullptr;
+        gradient_piece<T>(p.frozen, f, dh, x, dx[row] + from, beside, count);
+      });
+    }
+  }
+}
+
+}  // namespace normact::cpu::NORMACT_ISA
