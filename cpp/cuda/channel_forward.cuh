@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batch, group and instance norm forward: y = act((x - mean) * rstd * weight + bias + addend).
+#pragma once
+
+#include "cuda/channel_activation.cuh"
+#include "cuda/channel_sums.cuh"
+
+namespace normact::cuda {
+
+template <class A>
+using ForwardProblem = ActivatedProblem<ChannelForward, A>;
+
+/// The entry of a channel.
+template <class T>
+__device__ __forceinline__ Accumulator<T> entry_or(const ChannelVector& vector, int64_t channel,
+                                                   Accumulator<T> otherwise) {
+  return vector.data != nullptr ? Parameter<T>(vector).at(channel * vector.stride) : otherwise;
+}
+
+template <class A>
+__device__ __forceinline__ A* statistic_at(const ChannelStatistic& statistic, int64_t batch, int64_t group) {
+  return static_cast<A*>(statistic.data) + batch * statistic.sample_stride + group * statistic.group_stride;
+}
+
+template <class A>
+__device__ __forceinline__ A rstd_of(A variance, double eps) {
+  return reciprocal_std(variance, static_cast<A>(eps), [](A v) { return reciprocal_sqrt(v); });
+}
+
+/// The share of a batch in running statistics.
+template <class A>
+__device__ __forceinline__ A share_of_batch(const RunningStatistics& running) {
+  return running.cumulative ? A(1) / static_cast<A>(*running.batches + 1) : static_cast<A>(running.momentum);
+}
+
+template <class A>
+__device__ __forceinline__ void update_running(const RunningStatistics& running, int64_t channel, A mean, A variance) {
+  if (running.mean.data == nullptr) return;
+  const A share = share_of_batch<A>(running);
+  A& to_mean = static_cast<A*>(running.mean.data)[channel * running.mean.stride];
+  A& to_variance = static_cast<A*>(running.variance.data)[channel * running.variance.stride];
+  to_mean = updated_running(to_mean, mean, share);
+  to_variance = updated_running(to_variance, variance, share);
+}
+
+template <class T, class Act, class Walk>
+struct ForwardPass {
+  using A = Accumulator<T>;
+  static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
+  static constexpr int kReduceLoads = sizeof(T) == 2 && !Walk::kPlanes ? 6 : 4;  // under way together
+  static constexpr int kApplyLoads = 4;
+
+  const ForwardProblem<A>& p;
+  const ChannelSpace& s;
+  MomentsEntry<A>* entries;
+  NumberPair<A>* finals;
+
+  /// Adds the accesses in registers to the moments, in two passes over them.
+  template <int kLoads>
+  static __device__ __forceinline__ void add(const Walk& walk, const typename Walk::Spot (&spot)[kLoads],
+                                             const typename Walk::Access (&x)[kLoads], A (&mean)[kOwned],
+                                             A (&m2)[kOwned], A& count) {
+    A part_mean[kOwned] = {}, part_m2[kOwned] = {};
+    int elements = 0;
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) {
+      if (!spot[k].valid) continue;
+      elements += walk.count(spot[k]);
+      A value[kWidth];
+      get(walk, spot[k], x[k], A(0), value);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) part_mean[Walk::owner(j)] += value[j];
+    }
+    if (elements == 0) return;
+    const A n = static_cast<A>(elements), share = A(1) / n;
+#pragma unroll
+    for (int o = 0; o < kOwned; ++o) part_mean[o] *= share;
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) {
+      if (!spot[k].valid) continue;
+      A value[kWidth];
+      get(walk, spot[k], x[k], part_mean[0], value);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        const A centred = value[j] - part_mean[Walk::owner(j)];
+        part_m2[Walk::owner(j)] += centred * centred;
+      }
+    }
+#pragma unroll
+    for (int o = 0; o < kOwned; ++o) {
+      const Moments<A> sum = merge(Moments<A>{mean[o], m2[o], count}, Moments<A>{part_mean[o], part_m2[o], n});
+      mean[o] = sum.mean;
+      m2[o] = sum.m2;
+    }
+    count += n;
+  }
+
+  /// The elements of an access, `beyond` in the place of what is no element of the plane.
+  static __device__ __forceinline__ void get(const Walk& walk, const typename Walk::Spot& spot,
+                                             const typename Walk::Access& x, A beyond, A (&value)[kWidth]) {
+    walk.get(x, value);
+    if (walk.whole(spot)) return;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) value[j] = walk.inside(spot, j) ? value[j] : beyond;
+  }
+
+  __device__ __forceinline__ void reduce(const ChannelItem& item) const {
+    Walk walk(s, item, p.x);
+    A mean[kOwned] = {}, m2[kOwned] = {}, count = A(0);
+    for_each_block<kReduceLoads>(walk, [&](const typename Walk::Spot(&spot)[kReduceLoads]) {
+      typename Walk::Access x[kReduceLoads];
+#pragma unroll
+      for (int k = 0; k < kReduceLoads; ++k) {
+        if (spot[k].valid) x[k] = walk.load(p.x, spot[k]);
+      }
+      add(walk, spot, x, mean, m2, count);
+    });
+    store_moments(s, item, walk, mean, m2, count, entries);
+  }
+
+  __device__ __forceinline__ void settle(const ChannelSettle& settle) const {
+    if (settle.begins && threadIdx.x == 0 && p.running.batches != nullptr && !p.running.cumulative) ++*p.running.batches;
+    for_each_group(s, settle, [&](int64_t group, int lane, int lanes, bool valid) {
+      const int64_t first = valid ? entry_of(s, settle.batch, group * s.group_channels) : 0;
+      const Moments<A> m = merge_entries(entries + first, valid ? static_cast<unsigned>(s.group_channels * s.parts) : 0, lane, lanes);
+      if (!valid || lane != 0) return;
+      const A rstd = rstd_of(variance(m), p.eps);
+      finals[settle.batch * s.groups + group] = {m.mean, rstd};
+      if (p.mean.data != nullptr) *statistic_at<A>(p.mean, settle.batch, group) = m.mean;
+      if (p.rstd.data != nullptr) *statistic_at<A>(p.rstd, settle.batch, group) = rstd;
+      if (p.set == ChannelSet::channel) update_running(p.running, group, m.mean, unbiased_variance(m));
+    });
+  }
+
+  /// mean and rstd of a channel.
+  __device__ __forceinline__ NumberPair<A> statistics(int64_t batch, int64_t channel) const {
+    const int64_t group = s.group_of(channel);
+    if (p.source == StatisticsSource::batch) return NumberPair<A>::load(finals + batch * s.groups + group);
+    if (p.source == StatisticsSource::given)
+      return {*statistic_at<A>(p.mean, batch, group), *statistic_at<A>(p.rstd, batch, group)};
+    return {entry_or<T>(p.running.mean, channel, A(0)), rstd_of(entry_or<T>(p.running.variance, channel, A(1)), p.eps)};
+  }
+
+  __device__ __forceinline__ void apply(const ChannelItem& item) const {
+    Walk walk(s, item, p.x);
+    if (!walk.works()) return;
+    A mean[kOwned], scale[kOwned], bias[kOwned];
+#pragma unroll
+    for (int o = 0; o < kOwned; ++o) {
+      const int64_t channel = item.first + walk.column() + o;
+      const NumberPair<A> of = statistics(item.batch, channel);
+      if (p.source == StatisticsSource::running && item.part == 0 && walk.line() == 0 && walk.lane() == 0) {
+        if (p.mean.data != nullptr) *statistic_at<A>(p.mean, 0, channel) = of.first;
+        if (p.rstd.data != nullptr) *statistic_at<A>(p.rstd, 0, channel) = of.second;
+      }
+      mean[o] = of.first;
+      scale[o] = channel_scale(of.second, entry_or<T>(p.weight, channel, A(1)));
+      bias[o] = entry_or<T>(p.bias, channel, A(0));
+    }
+    const bool adds = p.addend.data != nullptr, marks = kWidth == 8 && p.mask != nullptr && s.mask_together;
+    for_each_block<kApplyLoads>(walk, [&](const typename Walk::Spot(&spot)[kApplyLoads]) {
+      typename Walk::Access x[kApplyLoads], addend[kApplyLoads];
+#pragma unroll
+      for (int k = 0; k < kApplyLoads; ++k) {
+        if (spot[k].valid) x[k] = walk.load(p.x, spot[k]);
+      }
+      if (adds) {
+#pragma unroll
+        for (int k = 0; k < kApplyLoads; ++k) {
+          if (spot[k].valid) addend[k] = walk.load(p.addend, spot[k]);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kApplyLoads; ++k) {
+        if (!spot[k].valid) continue;
+        A h[kWidth];
+        walk.get(x[k], h);
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) {
+          constexpr auto owner = Walk::owner;
+          h[j] = channel_affine(h[j], mean[owner(j)], scale[owner(j)], bias[owner(j)]);
+        }
+        if (adds) {
+          A other[kWidth];
+          walk.get(addend[k], other);
+#pragma unroll
+          for (int j = 0; j < kWidth; ++j) h[j] += other[j];
+        }
+        if constexpr (kWidth == 8) {
+          if (marks) store_bits(walk, spot[k], h);
+        }
+        apply_activation<T, Act>(h, p);
+        walk.store(p.y, spot[k], h);
+      }
+    });
+  }
+
+  /// The byte of the mask that this access is.
+  __device__ __forceinline__ void store_bits(const Walk& walk, const typename Walk::Spot& spot,
+                                             const A (&h)[kWidth]) const {
+    unsigned bits = 0;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      bits |= Relu<Math<T>>::slope_from_output(h[j], p.scalars) != A(0) ? 1u << j : 0u;
+    }
+    p.mask[walk.number(spot, 0) / 8] = static_cast<uint8_t>(bits);
+  }
+};
+
+/// Work     channel_space.cuh, channel_walk.cuh.
+/// Bytes    each element of x is read twice, the second time out of the L2 cache where a wave fits it; each of addend is
+///          read, each of y written once.
+/// Barriers two an item, one more where the lines of a block add up their sums.
+template <class T, class Act, class Walk>
+__global__ void __launch_bounds__(kChannelThreads, 2)
+    channel_forward_kernel(const __grid_constant__ ForwardProblem<Accumulator<T>> p,
+                           const __grid_constant__ ChannelSpace space, void* entries, void* finals, void* counters) {
+  using A = Accumulator<T>;
+  const ForwardPass<T, Act, Walk> pass{p, space, static_cast<MomentsEntry<A>*>(entries),
+                                       static_cast<NumberPair<A>*>(finals)};
+  run_channel_items(space, counters, pass);
+}
+
+}  // namespace normact::cuda
