@@ -36,7 +36,7 @@ def _last_axis_only(case: Case, library: str) -> None:
 def _forward_run(forward: Forward, o: Operands) -> Run:
     def run() -> Outputs:
         with torch.no_grad():
-            y, total = forward(o.x, o.residual, o.weight, o.bias)
+            y, total = forward(o.x, o.residual if o.addend is None else o.addend, o.weight, o.bias)
         return {"y": y, "residual": total}
 
     return run
@@ -46,13 +46,13 @@ def _autograd_run(forward: Forward, o: Operands) -> Run:
     """The backward that autograd recorded for `forward`.
 
     With a residual, x of the operands is already the sum, so it goes in as x + 0. Only the gradient of x is asked for,
-    as that of the residual is the same tensor.
+    as that of the residual is the same tensor; of an addend, which is added after the norm, both are.
     """
-    named = {"x": o.x, "weight": o.weight, "bias": o.bias}
+    named = {"x": o.x, "weight": o.weight, "bias": o.bias, "addend": o.addend}
     inputs = {name: t.detach().requires_grad_() for name, t in named.items() if t is not None}
     zero = None if o.dresidual is None else torch.zeros_like(o.x)
     with torch.enable_grad():
-        y, total = forward(inputs["x"], zero, inputs.get("weight"), inputs.get("bias"))
+        y, total = forward(inputs["x"], inputs.get("addend", zero), inputs.get("weight"), inputs.get("bias"))
     heads, gradients = ([y], [o.dy]) if total is None else ([y, total], [o.dy, o.dresidual])
 
     def run() -> Outputs:
@@ -207,6 +207,8 @@ def jax_jit(case: Case, o: Operands) -> Run:
     jax = require("jax")
     if o.x.device.type == "cuda":
         raise MissingError("JAX is measured on the CPU only")
+    if case.family == "channel":
+        raise MissingError(f"no benchmark of {case.op} calls JAX")
     forward = _jax_norm(case, jax) if case.family == "norm" else _jax_activation(case, jax)
     given = {"x": o.x, "weight": o.weight, "bias": o.bias}
     given = {name: jax.dlpack.from_dlpack(t) for name, t in given.items() if t is not None}

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bench.operations import BIASED, GATES, KINDS, OPERATIONS, Operation, Traffic
+from bench.operations import BIASED, GATES, KINDS, LAYOUTS, OPERATIONS, Operation, Traffic
 
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
 MIB = 1 << 20
@@ -20,7 +20,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """One operation on y of this shape: norms over the last axis, biases along it; of images (NCHW) both on axis 1."""
+    """One operation on y of this shape: row norms over the last axis, biases along it; of images (NCHW) both on axis 1.
+
+    The shape of batch, group and instance norms is that of NCHW, wherever the channels lie in memory.
+    """
 
     op: str
     direction: str
@@ -62,7 +65,7 @@ class Case:
 
     @property
     def eps(self) -> float:
-        return 1e-5 if self.kind == "layer_norm" else 1e-6
+        return 1e-6 if self.kind == "rms_norm" else 1e-5
 
     @property
     def images(self) -> bool:
@@ -71,7 +74,7 @@ class Case:
     @property
     def axis(self) -> int:
         """The axis of the parameters: that of the channels in NCHW, else the last."""
-        return 1 if self.images else -1
+        return 1 if self.images or self.family == "channel" else -1
 
     @property
     def rows(self) -> int:
@@ -82,14 +85,32 @@ class Case:
         return self.shape[self.axis if self.family == "norm" else -1]
 
     @property
-    def row_shape(self) -> Shape:
-        """Of the statistics of a norm."""
-        return tuple(size for axis, size in enumerate(self.shape) if axis != self.axis % len(self.shape))
+    def groups(self) -> int:
+        """Of the channels, in group and instance norm."""
+        return self.shape[1] if self.kind == "instance_norm" else GROUP_COUNT
+
+    @property
+    def statistics_shape(self) -> Shape:
+        """Of each statistic."""
+        if self.family != "channel":
+            return tuple(size for axis, size in enumerate(self.shape) if axis != self.axis % len(self.shape))
+        return (self.shape[1],) if self.kind == "batch_norm" else (self.shape[0], self.groups)
+
+    @property
+    def parameter_dtype(self) -> str:
+        """fp32 in a batch norm of 16 bits, as everyone trains it."""
+        return "fp32" if self.kind == "batch_norm" and self.dtype != "fp64" else self.dtype
+
+    @property
+    def set_bytes(self) -> int:
+        """Of what is read and normalised together: in the backward dy too."""
+        sets = self.shape[1] if self.kind == "batch_norm" else math.prod(self.statistics_shape)
+        return self.traffic[0] * self.tensor_bytes // sets
 
     @property
     def input_shape(self) -> Shape:
         """Of x, which holds gate and up of a gated activation."""
-        return (*self.shape[:-1], 2 * self.cols) if self.operation.layout else self.shape
+        return (*self.shape[:-1], 2 * self.cols) if self.family == "gated" else self.shape
 
     @property
     def tensor_bytes(self) -> int:
@@ -110,9 +131,10 @@ class Case:
         op, backward = self.operation, self.direction == "backward"
         given = op.weight + op.bias
         moved = given + (given > 0) * backward  # a backward reads the first and writes the gradients of all
-        parameters = moved * self.shape[self.axis] * ITEM_BYTES[self.dtype]
-        statistics = op.statistics * self.rows * (8 if self.dtype == "fp64" else 4)
-        return sum(self.traffic) * self.tensor_bytes + parameters + statistics
+        parameters = moved * self.shape[self.axis] * ITEM_BYTES[self.parameter_dtype]
+        statistics = op.statistics * math.prod(self.statistics_shape) * (8 if self.dtype == "fp64" else 4)
+        mask = math.prod(self.shape) // 8 if op.mask else 0
+        return sum(self.traffic) * self.tensor_bytes + parameters + statistics + mask
 
     @property
     def band(self) -> str:
@@ -249,6 +271,47 @@ CPU_ACTIVATIONS = [(128, 1024), (4096, 4096)]  # in cache, in memory
 SMOKE_ACTIVATIONS = ("gelu", "hardswish", "bias_silu", *GATES)
 
 
+# ---- Batch, group and instance norm ----
+
+GROUP_COUNT = 32
+RESNET = ((64, 112, 112), (256, 56, 56), (512, 28, 28), (1024, 14, 14), (2048, 7, 7))  # ResNet-50: stem and stages
+BATCHES = (32, 64, 256)
+BATCH_NORMS = ("batch_norm", "batch_norm_relu", "batch_norm_add_relu")
+GROUP_NORMS = ("group_norm", "group_norm_silu")
+GROUP_SHAPES = {
+    (8, 320, 64, 64): "UNet of Stable Diffusion, outermost",
+    (8, 640, 32, 32): "its second level",
+    (8, 1280, 16, 16): "its third",
+    (8, 1280, 32, 32): "SDXL",
+    (2, 128, 512, 512): "VAE decoder, outermost",
+    (2, 512, 64, 64): "VAE, innermost",
+    (32, 512, 16, 16): "UNet of DDPM",
+    (1, 128, 20, 256, 256): "VAE of video",
+}
+INSTANCE_SHAPES = ((8, 64, 256, 256), (8, 256, 64, 64), (2, 32, 128, 128, 128))  # style transfer, nnU-Net
+CPU_IMAGES = ((2, 64, 32, 32), (8, 256, 14, 14), (32, 64, 56, 56))  # 0.5 MiB in fp32, 1.5 MiB, 25 MiB
+
+
+def both(names: Iterable[str]) -> list[str]:
+    """The operations of these norms in both layouts."""
+    return [f"{name}_{layout}" for name in names for layout in LAYOUTS]
+
+
+def batch_norms() -> list[Case]:
+    shapes = [(n, *stage) for n in BATCHES for stage in RESNET]
+    return each(both(BATCH_NORMS), ("bf16",), shapes) + each(both(BATCH_NORMS[:1]), ("fp32",), shapes[5:10])
+
+
+def group_norms() -> list[Case]:
+    instance = each(both(("instance_norm",)), ("bf16",), INSTANCE_SHAPES)
+    return each(both(GROUP_NORMS), ("bf16",), GROUP_SHAPES) + instance
+
+
+def cpu_channel() -> list[Case]:
+    every = [*BATCH_NORMS, *GROUP_NORMS, "instance_norm"]
+    return each(both(every), ("fp32", "bf16"), CPU_IMAGES)
+
+
 # ---- Groups ----
 
 SMALL_SHAPES = [(1, 4096), (8, 4096), (128, 128), (128, 1024), (128, 8192), (8192, 128), (4096, 768), (16 * 1024, 256)]
@@ -270,6 +333,10 @@ GROUPS = {
     "activations": activations,
     "bias": biased,
     "gated": gated,
+    "batch_norm": batch_norms,
+    "group_norm": group_norms,
+    "cpu_channel": cpu_channel,
+    "smoke_channel": lambda: each(both((*BATCH_NORMS, *GROUP_NORMS, "instance_norm")), TYPES, [(3, 64, 9, 7)]),
     "small_activations": lambda: each(FEW, TYPES, SMALL_ACTIVATIONS),
     "cpu_activations": lambda: each((*KINDS, *BIASED, *GATES), ("fp32", "bf16"), CPU_ACTIVATIONS),
     "smoke_activations": lambda: (

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from bench.cases import Case
 
-Forward = Callable[..., tuple[Tensor, Tensor | None]]  # (x, residual, weight, bias) -> (y, sum)
+Forward = Callable[..., tuple[Tensor, Tensor | None]]  # (x, residual or addend, weight, bias) -> (y, sum)
 aten = torch.ops.aten
 
 
@@ -62,12 +62,36 @@ BACKWARDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 def composed(case: Case) -> Forward:
     """The forward as users of PyTorch write it."""
-    return _norm(case) if case.family == "norm" else _activation(case, ACTIVATIONS)
+    return _of_family(case, ACTIVATIONS)
 
 
-def reference(case: Case) -> Forward:
-    """The forward for tensors of float64, whose derivative has their precision too."""
-    return _norm(case) if case.family == "norm" else _activation(case, EXACT)
+def reference(case: Case, *, activated: bool = True) -> Forward:
+    """The forward for tensors of float64, whose derivative has their precision too; of a norm also without its end."""
+    if not activated:
+        return _channel_norm(case, EXACT, "")
+    return _of_family(case, EXACT)
+
+
+def _of_family(case: Case, activations: dict[str, Callable[[Tensor], Tensor]]) -> Forward:
+    if case.family == "channel":
+        return _channel_norm(case, activations, case.operation.applied)
+    return _norm(case) if case.family == "norm" else _activation(case, activations)
+
+
+def _channel_norm(case: Case, activations: dict[str, Callable[[Tensor], Tensor]], applied: str) -> Forward:
+    act = activations[applied] if applied else None
+
+    def forward(x, addend, weight, bias):
+        if case.kind == "batch_norm":
+            h = functional.batch_norm(x, None, None, weight, bias, True, 0.0, case.eps)
+        elif case.kind == "group_norm":
+            h = functional.group_norm(x, case.groups, weight, bias, case.eps)
+        else:
+            h = functional.instance_norm(x, None, None, weight, bias, True, 0.0, case.eps)
+        h = h if addend is None else h + addend
+        return h if act is None else act(h), None
+
+    return forward
 
 
 def _norm(case: Case) -> Forward:

@@ -44,10 +44,13 @@ class Operands:
     dx: Any = None
     dweight: Any = None
     dbias: Any = None
+    addend: Any = None
+    daddend: Any = None
+    mask: Any = None
 
     def poison(self) -> None:
         """Fills the outputs with NaN, so that what a call leaves unwritten shows."""
-        outputs = [self.y, self.residual_out, self.dx, self.dweight, self.dbias]
+        outputs = [self.y, self.residual_out, self.dx, self.dweight, self.dbias, self.daddend]
         if self.dy is None:  # a forward's statistics are outputs too
             outputs += [self.mean, self.rstd]
         for output in outputs:
@@ -56,6 +59,10 @@ class Operands:
 
 
 def make_operands(case: Case, device: str) -> Operands:
+    if case.family == "channel":
+        from bench import channel_operands
+
+        return channel_operands.make(case, device)
     kwargs = {"device": device, "dtype": DTYPES[case.dtype]}
 
     def normal(*shape: int) -> torch.Tensor:
@@ -81,8 +88,8 @@ def make_operands(case: Case, device: str) -> Operands:
 def _add_statistics(case: Case, o: Operands) -> None:
     """Of x for a backward, empty ones for a forward."""
     kwargs = {"device": o.x.device, "dtype": torch.float64 if case.dtype == "fp64" else torch.float32}
-    o.rstd = torch.empty(case.row_shape, **kwargs)
-    o.mean = torch.empty(case.row_shape, **kwargs) if case.kind == "layer_norm" else None
+    o.rstd = torch.empty(case.statistics_shape, **kwargs)
+    o.mean = torch.empty(case.statistics_shape, **kwargs) if case.kind == "layer_norm" else None
     if case.direction == "forward":
         return
     for rows in _slices(case):
@@ -135,8 +142,16 @@ def check(case: Case, operands: Operands, outputs: Outputs, *, slack: float = 1.
             )
 
 
-def _expectations(case: Case, operands: Operands) -> Iterator[tuple[str, slice, torch.Tensor, float]]:
+Expectation = tuple[str, Any, torch.Tensor, float]
+
+
+def _expectations(case: Case, operands: Operands) -> Iterator[Expectation]:
     """(output, slice of it, float64 value, how many terms of magnitude 1 were added up for an element)."""
+    if case.family == "channel":
+        from bench import channel_operands
+
+        yield from channel_operands.expectations(case, operands)
+        return
     parameters = {
         name: getattr(operands, name).double().requires_grad_()
         for name in ("weight", "bias")

@@ -14,7 +14,7 @@ class Operation:
     """`name` is what cases are called by; `function` the one of normact, whose gradient is `<function>_backward`."""
 
     name: str
-    family: str  # norm, pointwise, bias, gated
+    family: str  # norm, channel, pointwise, bias, gated
     function: str
     forward: Traffic
     backward: Traffic
@@ -22,12 +22,20 @@ class Operation:
     bias: bool = False
     residual: bool = False
     statistics: int = 0  # numbers a row that the forward writes and the backward reads
-    layout: str = ""  # of a packed gated input, which is twice as wide as y
+    layout: str = ""  # of a packed gated input, which is twice as wide as y; of images "nchw" or "nhwc"
+    addend: bool = False
+    applied: str = ""  # the activation that ends a norm
+    passes: tuple[int, int] = (0, 0)  # that a norm makes, forward and backward, whose sets fit nowhere on the chip
 
     @property
     def activation(self) -> str:
         """The pointwise function in it; none in a norm."""
         return {"swiglu": "silu", "geglu": "gelu"}.get(self.function, self.function)
+
+    @property
+    def mask(self) -> bool:
+        """Whether one bit an element goes from the forward to the backward: in place of the addend."""
+        return self.addend and self.applied == "relu"
 
 
 def _norm(function: str, bias: bool, statistics: int) -> list[Operation]:
@@ -39,6 +47,34 @@ def _norm(function: str, bias: bool, statistics: int) -> list[Operation]:
     return [plain, Operation(f"add_{function}", "norm", function, (2, 2), (3, 1), **common, residual=True)]
 
 
+def _channel(function: str, applied: str = "", addend: bool = False) -> list[Operation]:
+    """forward: x, and an addend, in, y out; backward: dy, x in, dx, and daddend, out. Where what is normalised together
+    does not fit on the chip x is read twice, in the backward dy too.
+    """
+    name = "_".join(part for part in (function, "add" if addend else "", applied) if part)
+    more = int(addend)
+    forward, backward = (1 + more, 1), (2, 1 + more)
+    passes = (sum(forward) + 1, sum(backward) + 2)
+    return [
+        Operation(
+            f"{name}_{layout}",
+            "channel",
+            function,
+            forward,
+            backward,
+            weight=True,
+            bias=True,
+            statistics=2,
+            layout=layout,
+            addend=addend,
+            applied=applied,
+            passes=passes,
+        )
+        for layout in LAYOUTS
+    ]
+
+
+LAYOUTS = ("nchw", "nhwc")
 KINDS = ("identity", "relu", "relu6", "squared_relu", "leaky_relu", "elu", "gelu", "gelu_tanh", "quick_gelu", "silu")
 KINDS += ("sigmoid", "tanh", "softplus", "mish", "hardswish", "hardsigmoid")
 BIASED = tuple(f"bias_{kind}" for kind in ("relu", "gelu", "gelu_tanh", "silu"))
@@ -53,7 +89,9 @@ def _all() -> list[Operation]:
         Operation(op, "gated", op.removesuffix("_interleaved"), (2, 1), (3, 2), layout=layout)
         for op, layout in GATES.items()
     ]
-    return norms + pointwise + biased + gated
+    batch = _channel("batch_norm") + _channel("batch_norm", "relu") + _channel("batch_norm", "relu", addend=True)
+    group = _channel("group_norm") + _channel("group_norm", "silu")
+    return norms + pointwise + biased + gated + batch + group + _channel("instance_norm")
 
 
 OPERATIONS = {operation.name: operation for operation in _all()}

@@ -20,7 +20,22 @@ def call(case: Case, o: Operands, **options: object) -> Callable[[], Any]:
     if case.family == "norm":
         tensors += [o.weight, o.bias] if case.bias else [o.weight]
         return partial(function, *tensors, **_norm_options(case, o), **options)
+    if case.family == "channel":
+        tensors += [case.groups, o.weight, o.bias] if case.kind == "group_norm" else [o.weight, o.bias]
+        return partial(function, *tensors, **_channel_options(case, o), **options)
     return partial(function, *tensors, **_activation_options(case, o), **options)
+
+
+def _channel_options(case: Case, o: Operands) -> dict[str, Any]:
+    """The form that a training step calls; the backward of an addend's relu reads the mask and not the addend."""
+    op, forward = case.operation, case.direction == "forward"
+    options: dict[str, Any] = {"activation": op.applied} if op.applied else {}
+    options |= {"eps": case.eps} if forward else {"mean": o.mean, "rstd": o.rstd}
+    if forward and case.kind == "batch_norm":
+        options |= {"training": True}
+    if op.addend:
+        options |= {"addend": o.addend} if forward else {"mask": o.mask, "return_daddend": True}
+    return options
 
 
 def _norm_options(case: Case, o: Operands) -> dict[str, Any]:
@@ -42,6 +57,12 @@ def _activation_options(case: Case, o: Operands) -> dict[str, object]:
 
 def outputs_of(case: Case, o: Operands) -> Any:
     """The preallocated outputs, as out= takes them."""
+    if case.family == "channel":
+        if case.direction == "backward":
+            return normact.NormGrads(o.dx, o.dweight, o.dbias, o.daddend)
+        if case.kind == "batch_norm":
+            return normact.BatchNormOutput(o.y, o.mean, o.rstd, o.mask)
+        return normact.GroupNormOutput(o.y, o.mean, o.rstd)
     if case.family != "norm":
         return o.y if case.direction == "forward" else (o.dx, o.dbias) if case.bias else o.dx
     if case.direction == "forward":
@@ -51,14 +72,17 @@ def outputs_of(case: Case, o: Operands) -> Any:
 
 def training(case: Case) -> dict[str, object]:
     """The options of the form that a training step calls."""
-    return {"return_stats": True} if case.operation.statistics and case.direction == "forward" else {}
+    if case.direction == "backward" or not case.operation.statistics:
+        return {}
+    return {"return_stats": True} | ({"return_mask": True} if case.operation.mask else {})
 
 
 def preallocated(case: Case, o: Operands) -> Run:
     """Nothing but the workspace is allocated; statistics are written too."""
     write = call(case, o, out=outputs_of(case, o), **training(case))
     forward = {"y": o.y, "residual": o.residual_out, "mean": o.mean, "rstd": o.rstd}
-    named = forward if case.direction == "forward" else {"dx": o.dx, "dweight": o.dweight, "dbias": o.dbias}
+    backward = {"dx": o.dx, "dweight": o.dweight, "dbias": o.dbias, "daddend": o.daddend}
+    named = forward if case.direction == "forward" else backward
 
     def run() -> Outputs:
         write()

@@ -7,9 +7,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.cases import LARGE, MIB, PLAIN, Case
+from bench.cases import DIRECTIONS, LARGE, MIB, PLAIN, Case
 
 ACTIVATIONS = ("pointwise", "bias", "gated")  # the families
+CHANNEL = ("channel",)
+ON_CHIP = 24 * MIB  # what the multiprocessors of an H200 hold together, of what is normalised together and read
 IN_MEMORY = 32 * MIB  # of a CPU: a tensor that no cache holds
 
 Record = dict  # one measured case, as records.py writes it
@@ -25,6 +27,14 @@ def roofline(record: Record) -> float | None:
     return record.get("R")
 
 
+def of_two_reads(record: Record) -> float | None:
+    """The same of the speed that is left where every input is read twice, for statistics first."""
+    operation = Case.parse(record["case"]).operation
+    forward = Case.parse(record["case"]).direction == "forward"
+    once, twice = sum(operation.forward if forward else operation.backward), operation.passes[not forward]
+    return record["R"] * twice / once if "R" in record else None
+
+
 def times_faster(record: Record, rival: str) -> float | None:
     """The rival's time over ours, like against like; None where the rival was not measured.
 
@@ -35,6 +45,16 @@ def times_faster(record: Record, rival: str) -> float | None:
     theirs = found.get(rival, {})
     fresh = "normact-fresh" in found and not theirs.get("preallocated")
     return theirs["us"] / found["normact-fresh" if fresh else "normact"]["us"] if "us" in theirs else None
+
+
+def over_best(rivals: Sequence[str]) -> Callable[[Record], float | None]:
+    """Against the fastest of some rivals."""
+
+    def metric(record: Record) -> float | None:
+        found = [ratio for rival in rivals if (ratio := times_faster(record, rival)) is not None]
+        return min(found, default=None)
+
+    return metric
 
 
 def over(rival: str) -> Callable[[Record], float | None]:
@@ -151,6 +171,77 @@ def _gpu_activation_targets() -> list[Target]:
     return targets
 
 
+def _channel(
+    function: str, direction: str | None = None, *, held: bool | None = None, least: int = 0, most: float = math.inf
+):
+    """Cases of bf16, whose sets fit on the chip or do not, of tensors of so many bytes."""
+
+    def select(case: Case, _: Record) -> bool:
+        return (
+            (case.kind == function or (function == "group_norm" and case.kind == "instance_norm"))
+            and direction in (None, case.direction)
+            and held in (None, _held(case))
+            and case.dtype == "bf16"
+            and least <= case.tensor_bytes <= most
+        )
+
+    return select
+
+
+def _held(case: Case) -> bool:
+    """Whether one read can do: of a batch norm the whole tensor, of a group norm a group at a time."""
+    size = case.set_bytes * (case.shape[1] if case.kind == "batch_norm" else 1)
+    return size <= ON_CHIP
+
+
+def _gpu_channel_targets() -> list[Target]:
+    targets = []
+
+    def add(name: str, select, metric, goal: float, worst: bool = False) -> None:
+        targets.append(Target(name, "gpu", select, metric, goal, worst, families=CHANNEL))
+
+    for direction in DIRECTIONS:
+        held, larger = (_channel("batch_norm", direction, held=held) for held in (True, False))
+        add(f"batch norm {direction}, on chip", held, roofline, 0.75)
+        add(f"batch norm {direction}, larger, of two reads", larger, of_two_reads, 0.90)
+    for direction, large, middle in (("forward", 0.75, 0.55), ("backward", 0.70, 0.45)):
+        fits, beyond = (_channel("group_norm", direction, held=held, least=LARGE) for held in (True, False))
+        add(f"group, instance norm {direction}, 64 MiB and more", fits, roofline, large)
+        add(f"group, instance norm {direction}, groups beyond the chip", beyond, of_two_reads, 0.90)
+        few = _channel("group_norm", direction, least=2 * MIB, most=20 * MIB)
+        add(f"group, instance norm {direction}, 2 to 20 MiB", few, roofline, middle)
+    best = over_best(("torch", "compile"))
+    add("batch norm against the best rival (times faster)", _channel("batch_norm"), best, 2.0)
+    add("batch norm against torch (times faster)", _channel("batch_norm"), over("torch"), 4.0)
+    add("no batch norm slower than a rival (times faster)", _channel("batch_norm"), best, 1.0, True)
+    add("group, instance norm against compile (times faster)", _channel("group_norm"), over("compile"), 2.0)
+    add("group, instance norm against torch (times faster)", _channel("group_norm"), over("torch"), 6.0)
+    headline = "group_norm_silu_nchw/forward/bf16/1x128x20x256x256"
+
+    def microseconds(record: Record) -> float | None:
+        return record["contestants"]["normact"].get("us")
+
+    name = f"{headline}, microseconds"
+    chosen = lambda case, _: case.name == headline  # noqa: E731
+    targets.append(Target(name, "gpu", chosen, microseconds, 190.0, True, True, CHANNEL))
+    return targets
+
+
+def _cpu_channel_targets() -> list[Target]:
+    def layouts(function: str, layout: str):
+        return lambda case, _: case.kind == function and case.operation.layout == layout
+
+    faster, name = over("torch"), "no batch, group or instance norm slower than PyTorch (times faster)"
+    targets = [Target(name, "cpu", _any_case, faster, 1.0, True, families=CHANNEL)]
+    for what, select, goal in (
+        ("group_norm, NHWC", layouts("group_norm", "nhwc"), 2.0),
+        ("instance_norm, NCHW", layouts("instance_norm", "nchw"), 1.5),
+        ("instance_norm, NHWC", layouts("instance_norm", "nhwc"), 1.5),
+    ):
+        targets.append(Target(f"{what} (times faster)", "cpu", select, faster, goal, families=CHANNEL))
+    return targets
+
+
 def _cpu_activation_targets() -> list[Target]:
     faster, targets = over("torch"), []
     for op, direction, goal in (("gelu", "forward", 1.5), ("gelu", "backward", 2.3), ("gelu_tanh", None, 4.0)):
@@ -182,7 +273,8 @@ def _host_targets() -> list[Target]:
     ]
 
 
-TARGETS = _gpu_targets() + _gpu_activation_targets() + _cpu_targets() + _cpu_activation_targets() + _host_targets()
+TARGETS = _gpu_targets() + _gpu_activation_targets() + _gpu_channel_targets()
+TARGETS += _cpu_targets() + _cpu_activation_targets() + _cpu_channel_targets() + _host_targets()
 
 
 def judge(records: Sequence[Record], kind: str) -> list[Verdict]:

@@ -3,21 +3,10 @@
 // `function` is the Python function that messages name.
 #include "bindings/activation.h"
 
-#include <limits>
-
 #include "bindings/execute.h"
 
 namespace normact::python {
 namespace {
-
-/// One of the few ints that an axis may be; which ones, the library says.
-int32_t one_axis(nb::handle object, const Call& call) {
-  const int64_t axis = integer(object, "axis", "an int", call);
-  if (axis < std::numeric_limits<int32_t>::min() || axis > std::numeric_limits<int32_t>::max()) {
-    raise(PyExc_ValueError, call.function, ": axis is ", axis, "; expected an axis of the array");
-  }
-  return static_cast<int32_t>(axis);
-}
 
 /// The three numbers of a kind; which of them it uses, the library knows.
 struct Numbers {
@@ -29,7 +18,12 @@ struct Numbers {
 };
 
 normact_activation_desc describe(int kind, nb::handle axis, const Numbers& numbers, const Call& call) {
-  return {sizeof(normact_activation_desc), kind, one_axis(axis, call), numbers.alpha, numbers.beta, numbers.threshold};
+  return {sizeof(normact_activation_desc),
+          kind,
+          one_axis(axis, "axis", call),
+          numbers.alpha,
+          numbers.beta,
+          numbers.threshold};
 }
 
 void activation_forward(const char* function, int kind, nb::handle x_object, nb::handle bias_object,
@@ -80,7 +74,7 @@ normact_gated_desc describe(int kind, int layout, nb::handle axis, const Numbers
   return {sizeof(normact_gated_desc),
           kind,
           layout,
-          one_axis(axis, call),
+          one_axis(axis, "axis", call),
           0,
           numbers.alpha,
           numbers.beta,

@@ -25,6 +25,7 @@ const std::map<std::string_view, nb::dlpack::dtype> kDtypes = {
     {"float32", nb::dtype<float>()},
     {"float16", {static_cast<uint8_t>(nb::dlpack::dtype_code::Float), 16, 1}},
     {"bfloat16", {static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat), 16, 1}},
+    {"int64", nb::dtype<int64_t>()},
     {"uint8", nb::dtype<uint8_t>()},
 };
 
@@ -32,7 +33,7 @@ const std::map<std::string_view, nb::dlpack::dtype> kDtypes = {
 nb::ndarray<nb::array_api, nb::device::cpu> empty(nb::handle shape, const char* dtype) {
   const auto entry = kDtypes.find(dtype);
   if (entry == kDtypes.end())
-    raise(PyExc_TypeError, "empty: dtype is ", dtype, "; expected a floating-point type or uint8");
+    raise(PyExc_TypeError, "empty: dtype is ", dtype, "; expected a floating-point type, int64 or uint8");
   std::vector<size_t> sizes;
   size_t bytes = entry->second.bits / 8;
   for (nb::handle size : shape) {

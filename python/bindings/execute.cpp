@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/execute.h"
 
+#include <limits>
+
 namespace normact::python {
 namespace {
 
@@ -22,6 +24,22 @@ int64_t integer(nb::handle object, const char* name, const char* expected, const
     raise(PyExc_TypeError, call.function, ": ", name, " is of type ", type_name(object.ptr()), "; expected ", expected);
   }
   return value;
+}
+
+int32_t one_axis(nb::handle object, const char* name, const Call& call) {
+  const int64_t axis = integer(object, name, "an int", call);
+  if (axis < std::numeric_limits<int32_t>::min() || axis > std::numeric_limits<int32_t>::max()) {
+    raise(PyExc_ValueError, call.function, ": ", name, " is ", axis, "; expected an axis of the array");
+  }
+  return static_cast<int32_t>(axis);
+}
+
+NormActivation::NormActivation(nb::handle object, const Call& call) {
+  if (object.is_none()) return;
+  kind = static_cast<int32_t>(integer(object[0], "activation", "an activation's number", call));
+  alpha = number(object[1], "alpha", call);
+  beta = number(object[2], "beta", call);
+  threshold = number(object[3], "threshold", call);
 }
 
 int32_t& row_variant() {

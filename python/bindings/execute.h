@@ -17,6 +17,16 @@ double number(nb::handle object, const char* name, const Call& call);
 /// An int; `expected` says what else the argument may be, for the message.
 int64_t integer(nb::handle object, const char* name, const char* expected, const Call& call);
 
+/// One of the few ints that an axis may be; which ones, the library says.
+int32_t one_axis(nb::handle object, const char* name, const Call& call);
+
+/// An activation of a norm: None, or its number, alpha, beta and threshold.
+struct NormActivation {
+  NormActivation(nb::handle object, const Call& call);
+  int32_t kind = NORMACT_ACTIVATION_IDENTITY;
+  double alpha = 0, beta = 0, threshold = 0;
+};
+
 /// The row kernel that this thread's calls are forced to; AUTO if none is.
 int32_t& row_variant();
 
@@ -71,6 +81,18 @@ void execute(Call& call, const WorkspaceSource& source, Query query, Run run) {
     workspace.describe(&exec);
     status = run_without_gil();
   }
+  check(status, call);
+  call.stream.wait_for_strangers();
+}
+
+/// run(exec) of an operation that needs no workspace.
+template <class Run>
+void execute(Call& call, Run run) {
+  const normact_exec exec{sizeof exec, call.stream.handle(), nullptr, 0, row_variant(), 0};
+  const normact_status status = [&] {
+    nb::gil_scoped_release release;
+    return run(&exec);
+  }();
   check(status, call);
   call.stream.wait_for_strangers();
 }

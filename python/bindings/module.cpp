@@ -4,8 +4,10 @@
 
 #include "bindings/activation.h"
 #include "bindings/array_type.h"
+#include "bindings/batch_norm.h"
 #include "bindings/buffer.h"
 #include "bindings/error.h"
+#include "bindings/group_norm.h"
 #include "bindings/norm.h"
 #include "bindings/tensor_arg.h"
 #include "normact/normact.h"
@@ -50,6 +52,8 @@ NB_MODULE(_core, module) {
   nb::set_leak_warnings(false);  // array types and interned names are kept until the process ends
   normact::python::bind_norm(module);
   normact::python::bind_activation(module);
+  normact::python::bind_batch_norm(module);
+  normact::python::bind_group_norm(module);
   normact::python::bind_buffer(module);
   module.def("framework_of", &framework_of, nb::arg("x").none(), nb::arg("function"), nb::arg("name"),
              nb::sig("def framework_of(x: object, function: str, name: str) -> str"),

@@ -35,19 +35,6 @@ class Axes {
   int64_t axes_[kMaxAxes];
 };
 
-/// The activation argument: None, or its number, alpha, beta and threshold.
-struct NormActivation {
-  NormActivation(nb::handle object, const Call& call) {
-    if (object.is_none()) return;
-    kind = static_cast<int32_t>(integer(object[0], "activation", "an activation's number", call));
-    alpha = number(object[1], "alpha", call);
-    beta = number(object[2], "beta", call);
-    threshold = number(object[3], "threshold", call);
-  }
-  int32_t kind = NORMACT_ACTIVATION_IDENTITY;
-  double alpha = 0, beta = 0, threshold = 0;
-};
-
 void norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb::handle bias_object,
                   nb::handle residual_object, nb::handle y_object, nb::handle residual_out_object,
                   nb::handle mean_object, nb::handle rstd_object, nb::handle axis, nb::handle eps,

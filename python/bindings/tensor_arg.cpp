@@ -128,9 +128,14 @@ void TensorArg::read_optional(nb::handle object, const char* name, Access access
 void TensorArg::read_optional_mask(nb::handle object, const char* name, Access access, Call& call) {
   if (object.is_none()) return;
   take(object.ptr(), name, access, call);
-  if (tensor_.dtype_code != NORMACT_DTYPE_UINT || tensor_.dtype_bits != 8 || tensor_.dtype_lanes != 1) {
-    raise(PyExc_TypeError, call.function, ": ", name, " has dtype ", dtype_text(tensor_), "; expected uint8");
-  }
+  check_integers(kDLUInt, 8, name, call);
+  check_memory(name, call);
+}
+
+void TensorArg::read_optional_count(nb::handle object, const char* name, Call& call) {
+  if (object.is_none()) return;
+  take(object.ptr(), name, Access::write, call);
+  check_integers(kDLInt, 64, name, call);
   check_memory(name, call);
 }
 
@@ -224,6 +229,12 @@ void TensorArg::check_dtype(const char* name, const Call& call) const {
     raise(PyExc_TypeError, call.function, ": ", name, " has dtype ", dtype_text(tensor_),
           "; expected float64, float32, float16 or bfloat16");
   }
+}
+
+void TensorArg::check_integers(DLDataTypeCode code, int bits, const char* name, const Call& call) const {
+  if (tensor_.dtype_code == code && tensor_.dtype_bits == bits && tensor_.dtype_lanes == 1) return;
+  raise(PyExc_TypeError, call.function, ": ", name, " has dtype ", dtype_text(tensor_), "; expected ",
+        code == kDLInt ? "int" : "uint", bits);
 }
 
 void TensorArg::check_memory(const char* name, const Call& call) const {

@@ -40,6 +40,9 @@ class TensorArg {
   /// Takes an array of uint8, or None.
   void read_optional_mask(nb::handle object, const char* name, Access access, Call& call);
 
+  /// Takes an array of int64 to read and write, or None.
+  void read_optional_count(nb::handle object, const char* name, Call& call);
+
   /// Takes an array of any element type to write to; for workspaces.
   void read_bytes(nb::handle object, const char* name, Call& call);
 
@@ -53,6 +56,7 @@ class TensorArg {
   void take_capsule(nb::object capsule, const char* name, Access access, const Call& call);
   void copy(const DLTensor& tensor);
   void check_dtype(const char* name, const Call& call) const;
+  void check_integers(DLDataTypeCode code, int bits, const char* name, const Call& call) const;
   void check_memory(const char* name, const Call& call) const;
 
   static constexpr int kMaxDims = 64;  // no framework makes more

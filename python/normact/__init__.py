@@ -48,6 +48,16 @@ from normact.activations import (
     tanh,
     tanh_backward,
 )
+from normact.batch_norm_parts import (
+    BatchNormMerged,
+    batch_norm_apply,
+    batch_norm_input_gradient,
+    batch_norm_merge,
+    batch_norm_reduce,
+    batch_norm_statistics,
+)
+from normact.batch_norms import batch_norm, batch_norm_backward
+from normact.channel_calls import BatchNormOutput, GroupNormOutput
 from normact.gated_calls import GatedGrads
 from normact.gates import (
     gated,
@@ -61,6 +71,7 @@ from normact.gates import (
     swiglu,
     swiglu_backward,
 )
+from normact.group_norms import group_norm, group_norm_backward, instance_norm, instance_norm_backward
 from normact.info import build_info, cmake_dir, get_include, get_num_threads, set_num_threads
 from normact.norm import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward, row_variant
 from normact.norm_calls import NormGrads, NormOutput
@@ -70,12 +81,22 @@ __version__ = build_info()["version"]
 __all__ = [
     "ActivationGrads",
     "ActivationOutput",
+    "BatchNormMerged",
+    "BatchNormOutput",
     "GatedGrads",
+    "GroupNormOutput",
     "NormGrads",
     "NormOutput",
     "__version__",
     "activation",
     "activation_backward",
+    "batch_norm",
+    "batch_norm_apply",
+    "batch_norm_backward",
+    "batch_norm_input_gradient",
+    "batch_norm_merge",
+    "batch_norm_reduce",
+    "batch_norm_statistics",
     "build_info",
     "cmake_dir",
     "elu",
@@ -92,12 +113,16 @@ __all__ = [
     "get_num_threads",
     "glu",
     "glu_backward",
+    "group_norm",
+    "group_norm_backward",
     "hardsigmoid",
     "hardsigmoid_backward",
     "hardswish",
     "hardswish_backward",
     "identity",
     "identity_backward",
+    "instance_norm",
+    "instance_norm_backward",
     "layer_norm",
     "layer_norm_backward",
     "leaky_relu",

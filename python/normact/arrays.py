@@ -49,6 +49,10 @@ class Family:
         """The same for so many uint8."""
         return self.empty_like(x)  # raises
 
+    def writable(self, x: Any) -> Any:
+        """x itself, or of what is immutable a copy to write to, which hand_over() then gives away."""
+        return x
+
     def workspace(self, x: Any, nbytes: int) -> Any:
         """Bytes on the GPU of x, aligned to 256; never handed over."""
         return self.empty_bytes(x, nbytes)
@@ -182,6 +186,13 @@ class _Immutable(Family):
 
     hands_over = True
 
+    def writable(self, x: Any) -> Any:
+        if x.__dlpack_device__()[0] != _CPU:
+            return _Unseen(self.copy_on_gpu(x))
+        buffer = _core.empty(tuple(x.shape), x.dtype.name)
+        np.from_dlpack(buffer)[...] = np.asarray(x)  # type: ignore[arg-type]
+        return buffer
+
     def hand_over(self, array: Any, x: Any) -> Any:
         if isinstance(array, _Unseen):
             return array.array
@@ -195,6 +206,9 @@ class _Immutable(Family):
         return _core.empty(shape, dtype) if device == _CPU else _Unseen(self.empty_on_gpu(x, shape, dtype))
 
     def empty_on_gpu(self, x: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        raise NotImplementedError
+
+    def copy_on_gpu(self, x: Any) -> Any:
         raise NotImplementedError
 
     def take_over(self, buffer: Any, x: Any) -> Any:
@@ -213,6 +227,9 @@ class _Jax(_Immutable):
     def empty_on_gpu(self, x: Any, shape: tuple[int, ...], dtype: str) -> Any:
         return self._jax.numpy.empty(shape, dtype, device=x.device).block_until_ready()
 
+    def copy_on_gpu(self, x: Any) -> Any:
+        return self._jax.numpy.array(x, copy=True).block_until_ready()
+
     def take_over(self, buffer: Any, x: Any) -> Any:
         array = self._jax.dlpack.from_dlpack(buffer)
         return array if array.device == x.device else self._jax.device_put(array, x.device)
@@ -228,6 +245,9 @@ class _Tensorflow(_Immutable):
         tf = self._tensorflow
         with tf.device(x.device):
             return tf.raw_ops.Empty(shape=list(shape), dtype=tf.as_dtype(dtype))
+
+    def copy_on_gpu(self, x: Any) -> Any:
+        return self._tensorflow.raw_ops.DeepCopy(x=x)
 
     def take_over(self, buffer: Any, x: Any) -> Any:
         return self._tensorflow.experimental.dlpack.from_dlpack(buffer.__dlpack__())

@@ -32,7 +32,7 @@ class NormGrads(NamedTuple):
     daddend: Any
 
 
-def _activation(function: str, name: str | None, alpha: float | None) -> tuple[Any, ...] | None:
+def activation_argument(function: str, name: str | None, alpha: float | None) -> tuple[Any, ...] | None:
     """What the library is told of an activation: its number, alpha, beta and threshold."""
     if name is None:
         return None
@@ -55,7 +55,7 @@ def forward(
     stream: Any,
 ) -> Any:
     """A forward of the kind LAYER or RMS; the arguments are those of `normact.layer_norm`."""
-    act = None if activation is None else _activation(_NAMES[kind], activation, alpha)
+    act = None if activation is None else activation_argument(_NAMES[kind], activation, alpha)
     simple = residual is None and stream is None and not return_stats
     if simple and out is not None and not isinstance(out, tuple):  # the shortest way, for those who count microseconds
         _core.norm_forward(
@@ -125,7 +125,7 @@ def backward(
     stream: Any,
 ) -> NormGrads:
     """A backward of the kind LAYER or RMS; the arguments are those of `normact.layer_norm_backward`."""
-    act = None if activation is None else _activation(_NAMES[kind] + "_backward", activation, alpha)
+    act = None if activation is None else activation_argument(_NAMES[kind] + "_backward", activation, alpha)
     args = (kind, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, act, out)
     if stream is None:
         return _backward_on(*args, None)

@@ -199,7 +199,7 @@ def expected_forward(problem: Problem) -> dict[str, Expected]:
     )
     y = exact.y
     if problem.activation is not None:
-        y, y_bound = _activated(problem.activation, exact.y, y_bound, problem.dtype)
+        y, y_bound = activated(problem.activation, exact.y, y_bound, problem.dtype)
     found = {
         "y": _expected(problem.as_tensor(y), problem.as_tensor(y_bound), problem.dtype, problem.shape),
         "rstd": _expected(exact.rstd, rstd_bound, problem.statistics, problem.row_shape),
@@ -231,7 +231,7 @@ def expected_backward_from(problem: Problem, mean: np.ndarray, rstd: np.ndarray)
         h = (h if weight is None else h * (weight + offset)) + (0 if bias is None else bias)
         exactly = np.zeros_like(rstd)
         h_bound = tolerance.forward_bound(s, weight, bias, offset, mean, rstd, exactly, exactly, problem.dtype)
-        slope, slope_bound = _slopes(problem.activation, h, h_bound, problem.dtype)
+        slope, slope_bound = slopes(problem.activation, h, h_bound, problem.dtype)
         dy, dy_bound = dy * slope, np.abs(dy) * (slope_bound + tolerance.unit(problem.dtype) * np.abs(slope))
     if problem.kind == "layer_norm":
         exact = reference.layer_norm_backward(dy, s, weight, mean=mean, rstd=rstd, weight_offset=offset)
@@ -251,14 +251,14 @@ def expected_backward_from(problem: Problem, mean: np.ndarray, rstd: np.ndarray)
     return found
 
 
-def _activated(kind: Kind, h: np.ndarray, h_bound: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+def activated(kind: Kind, h: np.ndarray, h_bound: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """act(h) and its bound, for an h that may be off by h_bound."""
     value = kind.value(h)
     steepest = np.maximum(*(np.abs(kind.slope(h + shift)) for shift in (-h_bound, h_bound)))
     return value, 1.01 * np.maximum(steepest, np.abs(kind.slope(h))) * h_bound + kind.value_bound(h, value, dtype)
 
 
-def _slopes(kind: Kind, h: np.ndarray, h_bound: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+def slopes(kind: Kind, h: np.ndarray, h_bound: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """act'(h) and its bound, which beside a kink of act takes in both sides."""
     slope = kind.slope(h)
     apart = np.maximum(*(np.abs(kind.slope(h + shift) - slope) for shift in (-2 * h_bound, 2 * h_bound)))

@@ -31,6 +31,10 @@ class NumpyDevice:
         """A contiguous array of its own with these values."""
         return np.array(values, dtype=NUMPY_DTYPES[dtype], order="C")
 
+    def integers(self, values: np.ndarray, dtype: str) -> Any:
+        """The same of integers."""
+        return np.array(values, dtype=dtype, order="C")
+
     def values(self, array: Any) -> np.ndarray:
         """The values as float64."""
         return np.asarray(array).astype(np.float64)
@@ -71,6 +75,9 @@ class TorchDevice:
         # A copy: from_numpy would share memory with the caller's cached values.
         wide = self._torch.tensor(np.array(values, dtype=np.float64, order="C"))
         return wide.to(getattr(self._torch, dtype)).to(self._device)
+
+    def integers(self, values: np.ndarray, dtype: str) -> Any:
+        return self._torch.tensor(np.array(values, dtype=dtype)).to(self._device)
 
     def values(self, array: Any) -> np.ndarray:
         return array.detach().to(self._torch.float64).cpu().numpy()

@@ -42,6 +42,13 @@ def transposed(device: Device, values: np.ndarray, dtype: str) -> Any:
     return device.array(values.swapaxes(0, -1), dtype).swapaxes(0, -1)
 
 
+def channels_last(device: Device, values: np.ndarray, dtype: str) -> Any:
+    """Axis 1 is the fastest in memory, as PyTorch's channels_last."""
+    array = device.array(np.moveaxis(values, 1, -1), dtype)
+    order = (0, values.ndim - 1, *range(1, values.ndim - 1))
+    return array.transpose(order) if isinstance(array, np.ndarray) else array.permute(order)
+
+
 def every_second_column(device: Device, values: np.ndarray, dtype: str) -> Any:
     storage = np.full((*values.shape[:-1], 2 * values.shape[-1]), np.nan)
     storage[..., ::2] = values

@@ -210,7 +210,7 @@ def test_activation_targets_are_judged_apart_from_those_of_norms():
     assert goals["gelu against torch (times faster)"] == goals["gelu against compile (times faster)"] == 1.2
     assert goals["bias_gelu forward against compile (times faster)"] == 1.3
     assert goals["bias_gelu backward against compile (times faster)"] == 1.5
-    norms = cases.cases_of(["roofline"])
+    norms = cases.cases_of(["roofline", "smoke_channel"])
     mixed = targets.judge([gpu_record(case, 0.96, 0.5) for case in grid + norms], "gpu")
     assert len(mixed) == len(targets.judge([], "gpu"))  # every target of both
 

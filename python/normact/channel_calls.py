@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the public functions of batch, group and instance norm to the library: makes the outputs that are not given."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from normact import _core
+from normact.arrays import family_of, workspace
+from normact.norm_calls import NormGrads, activation_argument
+from normact.outputs import check_unwanted, unpack
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+
+class BatchNormOutput(NamedTuple):
+    """What a batch norm gives when more than y is asked for; None where nothing applies."""
+
+    y: Any
+    mean: Any
+    rstd: Any
+    mask: Any
+
+
+class GroupNormOutput(NamedTuple):
+    """What a group or instance norm gives when its statistics are asked for."""
+
+    y: Any
+    mean: Any
+    rstd: Any
+
+
+def on_stream(like: Any, stream: Any, function: str, name: str = "x") -> AbstractContextManager[int | None]:
+    """Yields the handle to work on; None means the current stream of the library of `like`."""
+    return contextlib.nullcontext() if stream is None else family_of(like, function, name).on_stream(like, stream)
+
+
+def activation_of(function: str, activation: str | None, alpha: float | None) -> tuple[Any, ...] | None:
+    """What the library is told of the activation."""
+    return None if activation is None else activation_argument(function, activation, alpha)
+
+
+def new_vector(like: Any, function: str, name: str) -> Any:
+    """An uninitialised array like a weight or bias, or None for None."""
+    return None if like is None else family_of(like, function, name).empty_like(like)
+
+
+def hand_over(array: Any, given: Any, like: Any, function: str) -> Any:
+    """What the caller gets for an output that was made like `like`, or given."""
+    return array if array is given or array is None else family_of(like, function).hand_over(array, like)
+
+
+def size_along(x: Any, axis: Any) -> int:
+    """x.shape[axis]; of a wrong axis 0, as the library refuses it."""
+    try:
+        return x.shape[axis]
+    except (IndexError, TypeError):
+        return 0
+
+
+def _count(number: Any) -> int:
+    """The number of groups; of a wrong one 0, as the library refuses it."""
+    try:
+        return max(operator.index(number), 0)
+    except TypeError:
+        return 0
+
+
+def mask_like(x: Any, function: str) -> Any:
+    """Room for one bit of each element."""
+    return family_of(x, function).empty_bytes(x, (math.prod(x.shape) + 7) // 8)
+
+
+_INSTEAD = {
+    "batch_norm": ", or a call of batch_norm_statistics, batch_norm_merge (which returns new running statistics) and "
+    "batch_norm_apply"
+}
+
+
+def refuse_immutable(function: str, running: dict[str, Any]) -> None:
+    """Raises ValueError for running statistics that cannot be updated in place."""
+    for name, array in running.items():
+        if array is not None and family_of(array, function, name).hands_over:
+            raise ValueError(
+                f"{function}: {name} is of type {type(array).__module__}.{type(array).__qualname__}, which is "
+                f"immutable; expected an array that can be updated in place{_INSTEAD.get(function, '')}"
+            )
+
+
+# ---- Batch norm ----
+
+
+def batch_forward(
+    function: str,
+    arrays: tuple[Any, ...],
+    training: bool,
+    channel_axis: int,
+    eps: float,
+    momentum: float | None,
+    act: tuple[Any, ...] | None,
+    return_stats: bool,
+    return_mask: bool,
+    out: Any,
+    stream: Any,
+) -> Any:
+    """A forward. `arrays` are x, weight, bias, addend, running_mean, running_var and num_batches_tracked."""
+    options = (training, channel_axis, eps, momentum, act)
+    simple = stream is None and not return_stats and not return_mask
+    if simple and out is not None and not isinstance(out, tuple):  # the shortest way, for those who count microseconds
+        _core.batch_norm_forward(function, *arrays, out, None, None, None, *options, None, workspace)
+        return out
+    x = arrays[0]
+    given = y, mean, rstd, mask = unpack(function, out, BatchNormOutput._fields)
+    if out is not None:
+        check_unwanted(function, given, BatchNormOutput._fields, (True, return_stats, return_stats, return_mask))
+    family = family_of(x, function)
+    with on_stream(x, stream, function) as handle:
+        y = family.empty_like(x) if y is None else y
+        if return_stats:
+            shape = (size_along(x, channel_axis),)
+            mean = family.empty_stats(x, shape) if mean is None else mean
+            rstd = family.empty_stats(x, shape) if rstd is None else rstd
+        if return_mask and mask is None:
+            mask = mask_like(x, function)
+        _core.batch_norm_forward(function, *arrays, y, mean, rstd, mask, *options, handle, workspace)
+        done = y, mean, rstd, mask
+        if family.hands_over:
+            done = [hand_over(mine, array, x, function) for mine, array in zip(done, given, strict=True)]
+    return BatchNormOutput(*done) if return_stats or return_mask else done[0]
+
+
+class BatchInputs(NamedTuple):
+    """What a backward of batch norm, and each of its parts, reads."""
+
+    dy: Any
+    x: Any
+    weight: Any
+    bias: Any
+    addend: Any
+    mean: Any
+    rstd: Any
+    y: Any
+    mask: Any
+
+
+def batch_backward(
+    function: str,
+    arrays: BatchInputs,
+    training: bool,
+    channel_axis: int,
+    act: tuple[Any, ...] | None,
+    return_daddend: bool,
+    out: Any,
+    stream: Any,
+) -> NormGrads:
+    """A backward, whose daddend is wanted if there is an addend or it is asked for."""
+    x, weight, bias = arrays.x, arrays.weight, arrays.bias
+    wants_daddend = return_daddend or arrays.addend is not None
+    given = dx, dweight, dbias, daddend = unpack(function, out, NormGrads._fields)
+    if out is not None:
+        check_unwanted(function, given, NormGrads._fields, (True, weight is not None, bias is not None, wants_daddend))
+    with on_stream(x, stream, function) as handle:
+        family = family_of(x, function)
+        dx = family.empty_like(x) if dx is None else dx
+        dweight = new_vector(weight, function, "weight") if dweight is None else dweight
+        dbias = new_vector(bias, function, "bias") if dbias is None else dbias
+        if wants_daddend and daddend is None:
+            daddend = family.empty_like(x)
+        _core.batch_norm_backward(
+            function, *arrays, dx, dweight, dbias, daddend, training, channel_axis, act, handle, workspace
+        )
+        done = (dx, dweight, dbias, daddend)
+        likes = (x, weight, bias, x)
+        return NormGrads(*(hand_over(*each, function) for each in zip(done, given, likes, strict=True)))
+
+
+# ---- Group and instance norm ----
+
+
+def group_forward(
+    function: str,
+    arrays: tuple[Any, ...],
+    num_groups: int,
+    channel_axis: int,
+    eps: float,
+    momentum: float,
+    act: tuple[Any, ...] | None,
+    return_stats: bool,
+    out: Any,
+    stream: Any,
+) -> Any:
+    """A forward. `arrays` are x, weight, bias, running_mean and running_var."""
+    options = (num_groups, channel_axis, eps, momentum, act)
+    if stream is None and not return_stats and out is not None and not isinstance(out, tuple):  # the shortest way
+        _core.group_norm_forward(function, *arrays, out, None, None, *options, None, workspace)
+        return out
+    x = arrays[0]
+    given = y, mean, rstd = unpack(function, out, GroupNormOutput._fields)
+    if out is not None:
+        check_unwanted(function, given, GroupNormOutput._fields, (True, return_stats, return_stats))
+    family = family_of(x, function)
+    with on_stream(x, stream, function) as handle:
+        y = family.empty_like(x) if y is None else y
+        if return_stats:
+            shape = (size_along(x, 0), _count(num_groups))
+            mean = family.empty_stats(x, shape) if mean is None else mean
+            rstd = family.empty_stats(x, shape) if rstd is None else rstd
+        _core.group_norm_forward(function, *arrays, y, mean, rstd, *options, handle, workspace)
+        done = y, mean, rstd
+        if family.hands_over:
+            done = [hand_over(mine, array, x, function) for mine, array in zip(done, given, strict=True)]
+    return GroupNormOutput(*done) if return_stats else done[0]
+
+
+def group_backward(
+    function: str,
+    arrays: tuple[Any, ...],
+    num_groups: int,
+    channel_axis: int,
+    act: tuple[Any, ...] | None,
+    out: Any,
+    stream: Any,
+) -> NormGrads:
+    """A backward. `arrays` are dy, x, weight, bias, mean and rstd."""
+    _, x, weight, bias, _, _ = arrays
+    given = dx, dweight, dbias, _ = unpack(function, out, NormGrads._fields)
+    if out is not None:
+        check_unwanted(function, given, NormGrads._fields, (True, weight is not None, bias is not None, False))
+    with on_stream(x, stream, function) as handle:
+        dx = family_of(x, function).empty_like(x) if dx is None else dx
+        dweight = new_vector(weight, function, "weight") if dweight is None else dweight
+        dbias = new_vector(bias, function, "bias") if dbias is None else dbias
+        _core.group_norm_backward(
+            function, *arrays, dx, dweight, dbias, num_groups, channel_axis, act, handle, workspace
+        )
+        done = (dx, dweight, dbias)
+        likes = (x, weight, bias)
+        return NormGrads(*(hand_over(*each, function) for each in zip(done, given[:3], likes, strict=True)), None)
+
+
+def instance_groups(x: Any, channel_axis: int, function: str) -> int:
+    """The number of groups that makes a group norm an instance norm: that of the channels, or 1 where there is none."""
+    family_of(x, function)  # of what is no array, the sentence that says so
+    return size_along(x, channel_axis) or 1

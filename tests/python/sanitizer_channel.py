@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small grid of batch, group and instance norms in both layouts, to be run under compute-sanitizer:
+
+    compute-sanitizer --tool racecheck --error-exitcode 1 python tests/python/sanitizer_channel.py
+
+and the same with memcheck, synccheck and initcheck. See sanitizer_grid.py, which does this for the row norms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+
+import normact
+from activation_cases import Kind
+from channel_cases import OPERATIONS, Problem
+from channel_checks import arrays, check, forward
+from devices import TorchDevice
+from layouts import channels_last
+
+DTYPES = (("float64", "float64"), ("float32", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
+# (N, C); few and many places, whole packs and not; channels that are whole packs, straddle them, or are many; sets that
+# need more than one block.
+SHAPES = (
+    (33, 12),
+    (3, 8, 49),
+    (2, 12, 8, 8),
+    (5, 36, 3, 3),
+    (2, 64, 16, 16),
+    (1, 4, 70, 70),
+    (2, 4, 1, 1),
+    (3, 260, 5),
+    (2, 8, 4, 6, 5),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--op", choices=OPERATIONS, action="append", help="only these (repeatable)")
+    parser.add_argument(
+        "--dtype", choices=[each[0] for each in DTYPES], action="append", help="only these (repeatable)"
+    )
+    options = parser.parse_args()
+    device = TorchDevice("cuda")
+    ran = 0
+    for op in options.op or OPERATIONS:
+        for dtype, parameter_dtype in DTYPES:
+            if options.dtype and dtype not in options.dtype:
+                continue
+            for shape in SHAPES:
+                ran += run(device, op, shape, dtype, parameter_dtype)
+    print("problems that ran and were right:", ran)
+    return 0
+
+
+def run(device: TorchDevice, op: str, shape: tuple[int, ...], dtype: str, parameter_dtype: str) -> int:
+    batch, places = op == "batch_norm", shape[2:] not in ((), (1, 1))
+    activation = Kind("relu" if batch else "silu")
+    plain = Problem(op, shape, dtype, parameter_dtype, num_groups=4, running=op != "group_norm" and (batch or places))
+    fused = Problem(op, shape, dtype, parameter_dtype, num_groups=4, addend=batch, activation=activation)
+    ran = 0
+    for layout in ("contiguous", channels_last, "offset_by_one", "transposed"):
+        for problem in (plain, fused):
+            check(device, problem, layout, layout)
+            ran += 1
+    if not batch:
+        return ran
+    from_mask = Problem(op, shape, dtype, parameter_dtype, addend=True, activation=activation, slope_from="mask")
+    inference = Problem(op, shape, dtype, parameter_dtype, addend=True, activation=activation, training=False)
+    for problem in (from_mask, inference):
+        check(device, problem)
+        check(device, problem, channels_last, channels_last)
+    given = arrays(device, fused)
+    forward(fused, given, return_mask=True)
+    parts(given)
+    return ran + 6
+
+
+def parts(given) -> None:
+    """The functions of the split form; that they are right is tested elsewhere."""
+    moments = normact.batch_norm_statistics(given.x)
+    mean, rstd, *_ = normact.batch_norm_merge(moments.expand(3, *moments.shape))
+    options = {"mean": mean, "rstd": rstd, "addend": given.addend, "activation": "relu"}
+    normact.batch_norm_apply(given.x, given.weight, given.bias, **options)
+    sums = normact.batch_norm_reduce(given.dy, given.x, given.weight, given.bias, **options)
+    normact.batch_norm_input_gradient(
+        given.dy, given.x, given.weight, given.bias, sums=sums, count=moments[2], **options
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
