@@ -6,7 +6,7 @@
 //   unit    of a batch: a row of channels, or a segment of a plane
 //   tile    channels that a block works on together
 //   part    a range of units
-//   item    a part of a tile of a batch; each leaves its sums in the workspace, an entry a channel
+//   item    a part of a tile of a batch, or of some neighbouring tiles; each leaves its sums in the workspace, an entry a channel
 //   slab    tiles of a batch that make up whole groups
 //   wave    slabs whose bytes stay in the L2 cache between the two passes over them
 #pragma once
@@ -54,6 +54,7 @@ struct ChannelPlan {
   int64_t parts;
   int64_t tiles;         // of a batch
   int64_t tiles_a_slab;
+  int tiles_an_item;     // neighbours
   int64_t slabs;         // of all batches
   int64_t slabs_a_wave;
   int merge_lanes;        // threads that add up the entries of a group
@@ -64,7 +65,8 @@ struct ChannelPlan {
   size_t counter_bytes;
   size_t workspace_bytes;
 
-  int64_t items_a_slab() const { return tiles_a_slab * parts; }
+  int64_t stacks_a_slab() const { return (tiles_a_slab + tiles_an_item - 1) / tiles_an_item; }
+  int64_t items_a_slab() const { return stacks_a_slab() * parts; }
 };
 
 struct ChannelRequest {
@@ -84,11 +86,11 @@ struct ChannelRequest {
 struct ChannelTuning {
   int64_t wave_bytes = 16 << 20;  // read in a wave
   int64_t item_bytes = 64 << 10;  // read by an item, at most
-  int64_t least_item_bytes = 8 << 10;
-  int items_a_block = 3;
+  int64_t least_item_bytes = 16 << 10;
+  int items_a_block = 2;
   int64_t solo_bytes = 128 << 10; // most that a block takes on alone
   int solo_slabs = 192;           // fewest that occupy a device
-  int blocks_an_sm = 2;
+  int blocks_an_sm = 3;
 };
 
 ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning);

@@ -39,13 +39,13 @@ struct BackwardPass {
     return *statistic_at<A>(p.rstd, batch, s.group_of(channel));
   }
 
-  __device__ __forceinline__ Constants constants_of(const ChannelItem& item, const Walk& walk) const {
+  __device__ __forceinline__ Constants constants_of(const ChannelTile& tile, const Walk& walk) const {
     Constants of;
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) {
-      const int64_t channel = item.first + walk.column() + o;
-      of.mean[o] = *statistic_at<A>(p.mean, item.batch, s.group_of(channel));
-      of.scale[o] = channel_scale(rstd_at(item.batch, channel), entry_or<T>(p.weight, channel, A(1)));
+      const int64_t channel = tile.first + walk.column() + o;
+      of.mean[o] = *statistic_at<A>(p.mean, tile.batch, s.group_of(channel));
+      of.scale[o] = channel_scale(rstd_at(tile.batch, channel), entry_or<T>(p.weight, channel, A(1)));
       if constexpr (kActs) of.bias[o] = entry_or<T>(p.bias, channel, A(0));
     }
     return of;
@@ -116,11 +116,23 @@ struct BackwardPass {
     for (int j = 0; j < kWidth; ++j) dh[j] *= (bits >> j & 1) != 0 ? A(1) : A(0);
   }
 
-  __device__ __forceinline__ void reduce(const ChannelItem& item) const {
-    Walk walk(s, item, p.x);
-    NumberPair<A> sums[kOwned] = {};
-    if (walk.works()) {
-      const Constants of = constants_of(item, walk);
+  template <class Draw>
+  __device__ __forceinline__ void reduce(const ChannelItem& item, Draw draw) const {
+    __shared__ ChannelScratch<A, kOwned, 2> scratch;
+#pragma unroll 1
+    for (int index = 0; index < item.tiles; ++index) {
+      const ChannelTile tile = item.tile(s, index);
+      Walk walk(s, tile, p.x);
+      NumberPair<A> sums[kOwned] = {};
+      if (walk.works()) reduce_tile(tile, walk, sums);
+      leave_sums(s, walk, index, sums, scratch);
+    }
+    draw();
+    store_sums(s, item, scratch, entries);
+  }
+
+  __device__ __forceinline__ void reduce_tile(const ChannelTile& tile, Walk& walk, NumberPair<A> (&sums)[kOwned]) const {
+      const Constants of = constants_of(tile, walk);
       for_each_block<kLoads>(walk, [&](const Spot(&spot)[kLoads]) {
         Loaded in;
         load(walk, spot, &in);
@@ -144,9 +156,7 @@ struct BackwardPass {
         }
       });
 #pragma unroll
-      for (int o = 0; o < kOwned; ++o) sums[o].second *= rstd_at(item.batch, item.first + walk.column() + o);
-    }
-    store_sums(s, item, walk, sums, entries);
+      for (int o = 0; o < kOwned; ++o) sums[o].second *= rstd_at(tile.batch, tile.first + walk.column() + o);
   }
 
   /// Adds up the sums of a group: weighted, as g is, where it has several channels.
@@ -196,16 +206,21 @@ struct BackwardPass {
   }
 
   __device__ __forceinline__ void apply(const ChannelItem& item) const {
-    Walk walk(s, item, p.x);
+#pragma unroll 1
+    for (int index = item.tiles; index-- > 0;) apply_tile(item.tile(s, index));
+  }
+
+  __device__ __forceinline__ void apply_tile(const ChannelTile& tile) const {
+    Walk walk(s, tile, p.x);
     if (!walk.works()) return;
-    const Constants of = constants_of(item, walk);
+    const Constants of = constants_of(tile, walk);
     A c1[kOwned], c2[kOwned];
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) {
-      const int64_t channel = item.first + walk.column() + o;
-      const NumberPair<A> c = correction(item.batch, channel, of.scale[o]);
+      const int64_t channel = tile.first + walk.column() + o;
+      const NumberPair<A> c = correction(tile.batch, channel, of.scale[o]);
       c1[o] = c.first;
-      c2[o] = c.second * rstd_at(item.batch, channel);  // of x - mean instead of xhat
+      c2[o] = c.second * rstd_at(tile.batch, channel);  // of x - mean instead of xhat
     }
     for_each_block<kLoads>(walk, [&](const Spot(&spot)[kLoads]) {
       Loaded in;
