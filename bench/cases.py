@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bench.operations import BIASED, GATES, KINDS, OPERATIONS, Operation, Traffic
+from bench.operations import BIASED, FROM_OUTPUT, GATES, KINDS, OPERATIONS, Operation, Traffic
 
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
 MIB = 1 << 20
@@ -29,6 +29,7 @@ class Case:
 
     def __post_init__(self) -> None:
         assert self.op in OPS and self.direction in DIRECTIONS and self.dtype in ITEM_BYTES
+        assert self.direction == "backward" or not self.operation.from_output
         assert len(self.shape) >= 2 and min(self.shape) > 0
 
     @property
@@ -159,6 +160,7 @@ def each(ops: Iterable[str], dtypes: Iterable[str], shapes: Iterable[Shape]) -> 
         for shape in shapes
         for op in ops
         for direction in DIRECTIONS
+        if direction == "backward" or not OPERATIONS[op].from_output
     ]
 
 
@@ -254,7 +256,7 @@ GROUPS = {
     "bias": biased,
     "gated": gated,
     "small_activations": lambda: each(FEW, TYPES, SMALL_ACTIVATIONS),
-    "cpu_activations": lambda: each((*KINDS, *BIASED, *GATES), ("fp32", "bf16"), CPU_ACTIVATIONS),
+    "cpu_activations": lambda: each((*KINDS, *FROM_OUTPUT, *BIASED, *GATES), ("fp32", "bf16"), CPU_ACTIVATIONS),
     "smoke_activations": lambda: (
         each(SMOKE_ACTIVATIONS, TYPES, [(128, 1024)]) + each(("bias_relu",), TYPES, [(2, 16, 28, 28)])
     ),
