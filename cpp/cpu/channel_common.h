@@ -70,10 +70,12 @@ struct PlaneBlocks {
   }
 };
 
+/// Of a list without elements there are no blocks, or empty ones.
 inline PlaneBlocks plane_blocks(const ChannelGeometry& geometry, bool along_samples, int64_t planes) {
   const int64_t places = geometry.places;
   if (places > kPlaneChunk) return {along_samples, planes, places, 1, ceil_div(places, kPlaneChunk)};
-  return {along_samples, planes, places, std::min(planes, std::max<int64_t>(1, kPlaneChunk / places)), 1};
+  const int64_t each = std::min(planes, kPlaneChunk / std::max<int64_t>(places, 1));
+  return {along_samples, planes, places, std::max<int64_t>(each, 1), 1};
 }
 
 /// How rows are cut into parts, whose moments or sums are arrays over the channels.
