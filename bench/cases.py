@@ -291,7 +291,7 @@ GROUP_SHAPES = {
     (1, 128, 20, 256, 256): "VAE of video",
 }
 INSTANCE_SHAPES = ((8, 64, 256, 256), (8, 256, 64, 64), (2, 32, 128, 128, 128))  # style transfer, nnU-Net
-CPU_IMAGES = ((2, 64, 32, 32), (8, 256, 14, 14), (32, 64, 56, 56))  # 0.5 MiB in fp32, 1.5 MiB, 25 MiB
+CPU_CHANNEL_SHAPES = ((2, 64, 32, 32), (8, 256, 14, 14), (32, 64, 56, 56))  # 0.5 MiB in fp32, 1.5 MiB, 25 MiB
 
 
 def both(names: Iterable[str]) -> list[str]:
@@ -311,7 +311,7 @@ def group_norms() -> list[Case]:
 
 def cpu_channel() -> list[Case]:
     every = [*BATCH_NORMS, *GROUP_NORMS, "instance_norm"]
-    return each(both(every), ("fp32", "bf16"), CPU_IMAGES)
+    return each(both(every), ("fp32", "bf16"), CPU_CHANNEL_SHAPES)
 
 
 # ---- Groups ----
@@ -328,8 +328,8 @@ GROUPS = {
     "residual": lambda: large(FUSED, [128, 1024, 4096, 8192, 16384, 65536, 4097]),
     "small": lambda: each(PLAIN, ("bf16", "fp32"), SMALL_SHAPES),
     "peers": peers,
-    "channels": lambda: each(PLAIN, TYPES, IMAGES),
-    "cpu_channels": lambda: each(PLAIN, ("fp32", "bf16"), CPU_IMAGES),
+    "images": lambda: each(PLAIN, TYPES, IMAGES),
+    "cpu_images": lambda: each(PLAIN, ("fp32", "bf16"), CPU_IMAGES),
     "cpu": lambda: each(PLAIN, ("fp32", "bf16"), CPU_SHAPES) + each(FUSED, ("fp32",), [(128, 1024), (4096, 768)]),
     "grid": grid,
     "activations": activations,
