@@ -10,10 +10,11 @@ namespace normact {
 namespace {
 
 constexpr int64_t kSegmentPacks = 512;  // of a plane that a warp walks along at a time
+constexpr int64_t kPacksAThread = 4;    // of a plane, that are under way together
 constexpr int64_t kPlanesBytes = 2048;  // of neighbouring channels
-constexpr int64_t kRowBytes = 512;      // the widest tile of rows
+constexpr int64_t kRowBytes = 128;      // the widest tile of rows
 constexpr int64_t kMostParts = 1024;
-constexpr int64_t kNarrowBytes = 64;    // the narrowest: a DRAM access
+constexpr int64_t kNarrowBytes = 64;  // the narrowest: a DRAM access
 
 int width_of(const ChannelRequest& r) {
   return r.access == ChannelAccess::elements ? 1 : kPackBytes / size_of(r.dtype);
@@ -29,11 +30,18 @@ int64_t bytes_of(const ChannelRequest& r, int64_t channels) {
   return channels * places * size_of(r.dtype) * r.tensors;
 }
 
-void divide_planes(const ChannelRequest& r, ChannelPlan* plan) {
+/// Some items a block, but of no more than item_bytes.
+int64_t item_bytes_of(const ChannelRequest& r, const ChannelTuning& tuning, int64_t blocks) {
+  const int64_t batches = r.set == ChannelSet::channel ? 1 : r.geometry.samples;
+  const int64_t even = batches * bytes_of(r, r.geometry.channels) / (tuning.items_a_block * blocks);
+  return std::clamp(even, tuning.least_item_bytes, tuning.item_bytes);
+}
+
+void divide_planes(const ChannelRequest& r, int64_t item_bytes, ChannelPlan* plan) {
   const int64_t width = width_of(r);
   // A plane that begins anywhere may touch one pack more than it fills.
   const int64_t packs = r.aligned ? r.geometry.places / width : (r.geometry.places + 2 * width - 2) / width;
-  plan->lanes = static_cast<int>(std::min<int64_t>(kWarp, power_of_two_from(packs)));
+  plan->lanes = static_cast<int>(std::min<int64_t>(kWarp, power_of_two_from(ceil_div(packs, kPacksAThread))));
   plan->segment_packs = std::min(packs, kSegmentPacks);
   plan->segments = ceil_div(packs, plan->segment_packs);
   const int64_t teams = kChannelThreads / plan->lanes;
@@ -43,9 +51,14 @@ void divide_planes(const ChannelRequest& r, ChannelPlan* plan) {
   const int64_t per_group = group_channels(r);
   int64_t most = std::min(teams, power_of_two_from(r.geometry.channels));
   while (most > 1 && per_group % most != 0 && most % per_group != 0 && most * plane > kPlanesBytes) most /= 2;
-  // Channels side by side until they span 2 KiB, or no team is without work: further teams work on further units.
+  // Channels side by side until they span 2 KiB, no team is without work, or, where teams would have to share a plane,
+  // they make up an item: further teams work on further units.
   int64_t tile = 1;
-  while (tile < most && (tile * plane < kPlanesBytes || samples * packs < teams / tile * plan->lanes)) tile *= 2;
+  const auto grows = [&] {
+    if (tile * plane < kPlanesBytes || samples * packs < teams / tile * plan->lanes) return true;
+    return samples < teams / tile && tile * plane * samples * r.tensors < item_bytes;
+  };
+  while (tile < most && grows()) tile *= 2;
   if (samples * plan->segments < teams / tile) {
     plan->segment_packs = round_up(ceil_div(packs, ceil_div(teams / tile, samples)), plan->lanes);
     plan->segments = ceil_div(packs, plan->segment_packs);
@@ -61,8 +74,7 @@ void divide_rows(const ChannelRequest& r, const ChannelTuning& tuning, ChannelPl
   plan->segments = plan->segment_packs = 0;
   plan->units = r.geometry.places * (r.set == ChannelSet::channel ? r.geometry.samples : 1);
   if (r.access == ChannelAccess::elements) {
-    const int64_t lines =
-        r.place_major ? 4 : std::min<int64_t>(kChannelThreads, power_of_two_from(plan->units));
+    const int64_t lines = r.place_major ? 4 : std::min<int64_t>(kChannelThreads, power_of_two_from(plan->units));
     plan->lanes = static_cast<int>(std::min<int64_t>(kChannelThreads / lines, r.geometry.channels));
     plan->tile = plan->lanes;
     plan->lines = kChannelThreads / plan->lanes;
@@ -93,15 +105,22 @@ void divide_units(const ChannelRequest& r, const ChannelTuning& tuning, int64_t 
   const int64_t strip_bytes = bytes_of(r, plan->tile);
   const int64_t turns = ceil_div(plan->units, plan->lines);
   const int64_t turn_bytes = std::max<int64_t>(1, strip_bytes / turns);
-  const int64_t strips = plan->batches * plan->tiles;
   // Some items a block, few enough for their entries to merge fast.
-  const int64_t even = strip_bytes * strips / (tuning.items_a_block * blocks);
-  const int64_t item_bytes =
-      std::max(std::clamp(even, tuning.least_item_bytes, tuning.item_bytes), strip_bytes / kMostParts);
+  const int64_t item_bytes = std::max(item_bytes_of(r, tuning, blocks), strip_bytes / kMostParts);
   const int64_t turns_a_part = std::max<int64_t>(1, item_bytes / turn_bytes);
   plan->parts = ceil_div(turns, turns_a_part);
   plan->units_a_part = ceil_div(turns, plan->parts) * plan->lines;  // evenly
   plan->parts = ceil_div(plan->units, plan->units_a_part);
+}
+
+/// Small tiles of planes go together: a block adds up the sums of all of them at once.
+int tiles_an_item(const ChannelRequest& r, const ChannelTuning& tuning, int64_t blocks, const ChannelPlan& plan) {
+  if (r.access != ChannelAccess::planes || plan.parts > 1) return 1;
+  const int64_t room = std::min<int64_t>(plan.lanes, plan.tiles_a_slab);
+  if (plan.order == ChannelOrder::solo) return static_cast<int>(room);
+  const int64_t strip_bytes = bytes_of(r, plan.tile);
+  const int64_t item_bytes = item_bytes_of(r, tuning, blocks);
+  return static_cast<int>(std::clamp<int64_t>(item_bytes / std::max<int64_t>(1, strip_bytes), 1, room));
 }
 
 }  // namespace
@@ -116,15 +135,20 @@ ChannelPlan plan_channel(const ChannelRequest& r, const DeviceInfo& device, cons
   plan.mask_together = r.access != ChannelAccess::elements && innermost;
   plan.batches = r.set == ChannelSet::channel ? 1 : r.geometry.samples;
   plan.groups = r.set == ChannelSet::channel ? r.geometry.channels : r.geometry.groups;
+  const int64_t resident = std::max<int64_t>(1, device.multiprocessors - r.sm_margin) * tuning.blocks_an_sm;
   if (r.access == ChannelAccess::planes) {
-    divide_planes(r, &plan);
+    divide_planes(r, item_bytes_of(r, tuning, resident), &plan);
   } else {
     divide_rows(r, tuning, &plan);
   }
   const int64_t channels = r.geometry.channels;
   plan.tiles = ceil_div(channels, plan.tile);
-  const int64_t resident = std::max<int64_t>(1, device.multiprocessors - r.sm_margin) * tuning.blocks_an_sm;
-  const int64_t slab_channels = std::min<int64_t>(std::lcm<int64_t>(plan.tile, group_channels(r)), plan.tiles * plan.tile);
+  int64_t slab_channels = std::lcm<int64_t>(plan.tile, group_channels(r));
+  // Slabs for one block each are not too small where there are plenty.
+  const int64_t pieces = plan.batches * ceil_div(channels, slab_channels) / (4 * resident);
+  const int64_t together = tuning.solo_bytes / 4 / std::max<int64_t>(1, bytes_of(r, slab_channels));
+  if (r.access == ChannelAccess::planes) slab_channels *= std::max<int64_t>(1, std::min(pieces, together));
+  slab_channels = std::min(slab_channels, plan.tiles * plan.tile);
   plan.tiles_a_slab = slab_channels / plan.tile;
   plan.slabs = plan.batches * ceil_div(plan.tiles, plan.tiles_a_slab);
   const int64_t slab_bytes = bytes_of(r, std::min(slab_channels, channels));
@@ -139,6 +163,7 @@ ChannelPlan plan_channel(const ChannelRequest& r, const DeviceInfo& device, cons
     plan.parts = 1;
     plan.units_a_part = plan.units;
   }
+  plan.tiles_an_item = tiles_an_item(r, tuning, resident, plan);
   plan.slabs_a_wave = std::max<int64_t>(1, tuning.wave_bytes / std::max<int64_t>(1, slab_bytes));
   plan.merge_lanes = static_cast<int>(std::min<int64_t>(kWarp, power_of_two_from(group_channels(r) * plan.parts)));
   plan.settles_a_slab = ceil_div(ceil_div(slab_channels, group_channels(r)) * plan.merge_lanes, kChannelThreads);

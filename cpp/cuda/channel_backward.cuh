@@ -23,7 +23,9 @@ struct BackwardPass {
   using Access = typename Walk::Access;
   static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
   static constexpr bool kActs = !kIdentity<T, Act>;
-  static constexpr int kLoads = Walk::kPlanes ? (kActs ? 3 : 4) : sizeof(T) == 2 && kActs ? 2 : 3;  // of each tensor under way together
+  static constexpr int kLoads = Walk::kPlanes             ? (kActs ? 3 : 4)
+                                : sizeof(T) == 2 && kActs ? 2
+                                                          : 3;  // of each tensor under way together
 
   const BackwardProblem<A>& p;
   const ChannelSpace& s;
@@ -39,13 +41,13 @@ struct BackwardPass {
     return *statistic_at<A>(p.rstd, batch, s.group_of(channel));
   }
 
-  __device__ __forceinline__ Constants constants_of(const ChannelItem& item, const Walk& walk) const {
+  __device__ __forceinline__ Constants constants_of(const ChannelTile& tile, const Walk& walk) const {
     Constants of;
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) {
-      const int64_t channel = item.first + walk.column() + o;
-      of.mean[o] = *statistic_at<A>(p.mean, item.batch, s.group_of(channel));
-      of.scale[o] = channel_scale(rstd_at(item.batch, channel), entry_or<T>(p.weight, channel, A(1)));
+      const int64_t channel = tile.first + walk.column() + o;
+      of.mean[o] = *statistic_at<A>(p.mean, tile.batch, s.group_of(channel));
+      of.scale[o] = channel_scale(rstd_at(tile.batch, channel), entry_or<T>(p.weight, channel, A(1)));
       if constexpr (kActs) of.bias[o] = entry_or<T>(p.bias, channel, A(0));
     }
     return of;
@@ -116,37 +118,48 @@ struct BackwardPass {
     for (int j = 0; j < kWidth; ++j) dh[j] *= (bits >> j & 1) != 0 ? A(1) : A(0);
   }
 
-  __device__ __forceinline__ void reduce(const ChannelItem& item) const {
-    Walk walk(s, item, p.x);
-    NumberPair<A> sums[kOwned] = {};
-    if (walk.works()) {
-      const Constants of = constants_of(item, walk);
-      for_each_block<kLoads>(walk, [&](const Spot(&spot)[kLoads]) {
-        Loaded in;
-        load(walk, spot, &in);
+  template <class Draw>
+  __device__ __forceinline__ void reduce(const ChannelItem& item, Draw draw) const {
+    __shared__ ChannelScratch<A, kOwned, 2> scratch;
+#pragma unroll 1
+    for (int index = 0; index < item.tiles; ++index) {
+      const ChannelTile tile = item.tile(s, index);
+      Walk walk(s, tile, p.x);
+      NumberPair<A> sums[kOwned] = {};
+      if (walk.works()) reduce_tile(tile, walk, sums);
+      leave_sums(s, walk, index, sums, scratch);
+    }
+    draw();
+    store_sums(s, item, scratch, entries);
+  }
+
+  __device__ __forceinline__ void reduce_tile(const ChannelTile& tile, Walk& walk,
+                                              NumberPair<A> (&sums)[kOwned]) const {
+    const Constants of = constants_of(tile, walk);
+    for_each_block<kLoads>(walk, [&](const Spot(&spot)[kLoads]) {
+      Loaded in;
+      load(walk, spot, &in);
 #pragma unroll
-        for (int k = 0; k < kLoads; ++k) {
-          if (!spot[k].valid) continue;
-          A dh[kWidth], centred[kWidth];
-          differentiate(walk, spot[k], in, k, of, dh, centred);
-          if (!walk.whole(spot[k])) {
-#pragma unroll
-            for (int j = 0; j < kWidth; ++j) {
-              dh[j] = walk.inside(spot[k], j) ? dh[j] : A(0);
-              centred[j] = walk.inside(spot[k], j) ? centred[j] : A(0);
-            }
-          }
+      for (int k = 0; k < kLoads; ++k) {
+        if (!spot[k].valid) continue;
+        A dh[kWidth], centred[kWidth];
+        differentiate(walk, spot[k], in, k, of, dh, centred);
+        if (!walk.whole(spot[k])) {
 #pragma unroll
           for (int j = 0; j < kWidth; ++j) {
-            sums[Walk::owner(j)].first += dh[j];
-            sums[Walk::owner(j)].second += dh[j] * centred[j];
+            dh[j] = walk.inside(spot[k], j) ? dh[j] : A(0);
+            centred[j] = walk.inside(spot[k], j) ? centred[j] : A(0);
           }
         }
-      });
 #pragma unroll
-      for (int o = 0; o < kOwned; ++o) sums[o].second *= rstd_at(item.batch, item.first + walk.column() + o);
-    }
-    store_sums(s, item, walk, sums, entries);
+        for (int j = 0; j < kWidth; ++j) {
+          sums[Walk::owner(j)].first += dh[j];
+          sums[Walk::owner(j)].second += dh[j] * centred[j];
+        }
+      }
+    });
+#pragma unroll
+    for (int o = 0; o < kOwned; ++o) sums[o].second *= rstd_at(tile.batch, tile.first + walk.column() + o);
   }
 
   /// Adds up the sums of a group: weighted, as g is, where it has several channels.
@@ -172,7 +185,8 @@ struct BackwardPass {
   __device__ __forceinline__ void settle(const ChannelSettle& settle) const {
     for_each_group(s, settle, [&](int64_t group, int lane, int lanes, bool valid) {
       const int64_t first = valid ? entry_of(s, settle.batch, group * s.group_channels) : 0;
-      const NumberPair<A> sum = sums_of(first, group, valid ? static_cast<unsigned>(s.group_channels * s.parts) : 0, lane, lanes);
+      const NumberPair<A> sum =
+          sums_of(first, group, valid ? static_cast<unsigned>(s.group_channels * s.parts) : 0, lane, lanes);
       if (!valid || lane != 0) return;
       A scale = *statistic_at<A>(p.rstd, settle.batch, group);
       if (p.set == ChannelSet::channel) {
@@ -196,16 +210,21 @@ struct BackwardPass {
   }
 
   __device__ __forceinline__ void apply(const ChannelItem& item) const {
-    Walk walk(s, item, p.x);
+#pragma unroll 1
+    for (int index = item.tiles; index-- > 0;) apply_tile(item.tile(s, index));
+  }
+
+  __device__ __forceinline__ void apply_tile(const ChannelTile& tile) const {
+    Walk walk(s, tile, p.x);
     if (!walk.works()) return;
-    const Constants of = constants_of(item, walk);
+    const Constants of = constants_of(tile, walk);
     A c1[kOwned], c2[kOwned];
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) {
-      const int64_t channel = item.first + walk.column() + o;
-      const NumberPair<A> c = correction(item.batch, channel, of.scale[o]);
+      const int64_t channel = tile.first + walk.column() + o;
+      const NumberPair<A> c = correction(tile.batch, channel, of.scale[o]);
       c1[o] = c.first;
-      c2[o] = c.second * rstd_at(item.batch, channel);  // of x - mean instead of xhat
+      c2[o] = c.second * rstd_at(tile.batch, channel);  // of x - mean instead of xhat
     }
     for_each_block<kLoads>(walk, [&](const Spot(&spot)[kLoads]) {
       Loaded in;

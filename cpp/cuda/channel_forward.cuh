@@ -47,7 +47,7 @@ template <class T, class Act, class Walk>
 struct ForwardPass {
   using A = Accumulator<T>;
   static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
-  static constexpr int kReduceLoads = sizeof(T) == 2 && !Walk::kPlanes ? 6 : 4;  // under way together
+  static constexpr int kReduceLoads = Walk::kPlanes ? 4 : 6;  // under way together
   static constexpr int kApplyLoads = 4;
 
   const ForwardProblem<A>& p;
@@ -104,25 +104,34 @@ struct ForwardPass {
     for (int j = 0; j < kWidth; ++j) value[j] = walk.inside(spot, j) ? value[j] : beyond;
   }
 
-  __device__ __forceinline__ void reduce(const ChannelItem& item) const {
-    Walk walk(s, item, p.x);
-    A mean[kOwned] = {}, m2[kOwned] = {}, count = A(0);
-    for_each_block<kReduceLoads>(walk, [&](const typename Walk::Spot(&spot)[kReduceLoads]) {
-      typename Walk::Access x[kReduceLoads];
+  template <class Draw>
+  __device__ __forceinline__ void reduce(const ChannelItem& item, Draw draw) const {
+    __shared__ ChannelScratch<A, kOwned, 3> scratch;
+#pragma unroll 1
+    for (int index = 0; index < item.tiles; ++index) {
+      Walk walk(s, item.tile(s, index), p.x);
+      A mean[kOwned] = {}, m2[kOwned] = {}, count = A(0);
+      for_each_block<kReduceLoads>(walk, [&](const typename Walk::Spot(&spot)[kReduceLoads]) {
+        typename Walk::Access x[kReduceLoads];
 #pragma unroll
-      for (int k = 0; k < kReduceLoads; ++k) {
-        if (spot[k].valid) x[k] = walk.load(p.x, spot[k]);
-      }
-      add(walk, spot, x, mean, m2, count);
-    });
-    store_moments(s, item, walk, mean, m2, count, entries);
+        for (int k = 0; k < kReduceLoads; ++k) {
+          if (spot[k].valid) x[k] = walk.load(p.x, spot[k]);
+        }
+        add(walk, spot, x, mean, m2, count);
+      });
+      leave_moments(s, walk, index, mean, m2, count, scratch);
+    }
+    draw();
+    store_moments(s, item, scratch, entries);
   }
 
   __device__ __forceinline__ void settle(const ChannelSettle& settle) const {
-    if (settle.begins && threadIdx.x == 0 && p.running.batches != nullptr && !p.running.cumulative) ++*p.running.batches;
+    if (settle.begins && threadIdx.x == 0 && p.running.batches != nullptr && !p.running.cumulative)
+      ++*p.running.batches;
     for_each_group(s, settle, [&](int64_t group, int lane, int lanes, bool valid) {
       const int64_t first = valid ? entry_of(s, settle.batch, group * s.group_channels) : 0;
-      const Moments<A> m = merge_entries(entries + first, valid ? static_cast<unsigned>(s.group_channels * s.parts) : 0, lane, lanes);
+      const Moments<A> m =
+          merge_entries(entries + first, valid ? static_cast<unsigned>(s.group_channels * s.parts) : 0, lane, lanes);
       if (!valid || lane != 0) return;
       const A rstd = rstd_of(variance(m), p.eps);
       finals[settle.batch * s.groups + group] = {m.mean, rstd};
@@ -142,14 +151,20 @@ struct ForwardPass {
   }
 
   __device__ __forceinline__ void apply(const ChannelItem& item) const {
-    Walk walk(s, item, p.x);
+#pragma unroll 1
+    for (int index = item.tiles; index-- > 0;) apply_tile(item.tile(s, index), item.part == 0);
+  }
+
+  /// first: whether this is the tile's first part.
+  __device__ __forceinline__ void apply_tile(const ChannelTile& tile, bool first) const {
+    Walk walk(s, tile, p.x);
     if (!walk.works()) return;
     A mean[kOwned], scale[kOwned], bias[kOwned];
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) {
-      const int64_t channel = item.first + walk.column() + o;
-      const NumberPair<A> of = statistics(item.batch, channel);
-      if (p.source == StatisticsSource::running && item.part == 0 && walk.line() == 0 && walk.lane() == 0) {
+      const int64_t channel = tile.first + walk.column() + o;
+      const NumberPair<A> of = statistics(tile.batch, channel);
+      if (p.source == StatisticsSource::running && first && walk.line() == 0 && walk.lane() == 0) {
         if (p.mean.data != nullptr) *statistic_at<A>(p.mean, 0, channel) = of.first;
         if (p.rstd.data != nullptr) *statistic_at<A>(p.rstd, 0, channel) = of.second;
       }
@@ -208,11 +223,12 @@ struct ForwardPass {
 };
 
 /// Work     channel_space.cuh, channel_walk.cuh.
-/// Bytes    each element of x is read twice, the second time out of the L2 cache where a wave fits it; each of addend is
+/// Bytes    each element of x is read twice, the second time out of the L2 cache where a wave fits it; each of addend
+/// is
 ///          read, each of y written once.
 /// Barriers two an item, one more where the lines of a block add up their sums.
 template <class T, class Act, class Walk>
-__global__ void __launch_bounds__(kChannelThreads, 2)
+__global__ void __launch_bounds__(kChannelThreads, Walk::kPlanes ? 3 : 2)
     channel_forward_kernel(const __grid_constant__ ForwardProblem<Accumulator<T>> p,
                            const __grid_constant__ ChannelSpace space, void* entries, void* finals, void* counters) {
   using A = Accumulator<T>;

@@ -2,13 +2,13 @@
 // Batch, group and instance norm: what the blocks of one launch do, in which order, and how they wait for each other.
 // core/plan_channel.h has the words (unit, tile, part, item, slab, wave).
 //
-// Two passes over an item: the first (reduce) leaves sums of its channels in the workspace, the second (apply) writes the
-// results. Between them the sums of a group are added up and what apply needs of them is left in the workspace (settle).
-// Where a slab is small a block does all of it (solo). Else blocks draw items by tickets, in this order: reduce wave 0,
-// reduce wave 1 with settle wave 0 in its midst, apply wave 0, reduce wave 2 with settle wave 1, apply wave 1, ... Settle
-// waits for the reduce items of its slab, apply for the settle items; these have lower tickets, so they were drawn by
-// blocks that run, and that themselves wait for still lower ones only. Nothing has to be resident together, and whatever
-// else runs on the device only delays. Which block does an item changes no bit.
+// Two passes over an item: the first (reduce) leaves sums of its channels in the workspace, the second (apply) writes
+// the results. Between them the sums of a group are added up and what apply needs of them is left in the workspace
+// (settle). Where a slab is small a block does all of it (solo). Else blocks draw items by tickets, in this order:
+// reduce wave 0, reduce wave 1 with settle wave 0 in its midst, apply wave 0, reduce wave 2 with settle wave 1, apply
+// wave 1, ... Settle waits for the reduce items of its slab, apply for the settle items; these have lower tickets, so
+// they were drawn by blocks that run, and that themselves wait for still lower ones only. Nothing has to be resident
+// together, and whatever else runs on the device only delays. Which block does an item changes no bit.
 #pragma once
 
 #include "core/plan_channel.h"
@@ -21,22 +21,24 @@ namespace normact::cuda {
 struct ChannelSpace {
   ChannelOrder order;
   bool reduces, applies;
-  bool mask_together;    // an access's bits of a mask lie in one byte
+  bool mask_together;  // an access's bits of a mask lie in one byte
   int lanes, tile, lines;
-  int tiles, tiles_a_slab, slabs_a_batch;
+  int lane_bits, tile_bits;  // planes: the logarithms of lanes and tile
+  Divisor by_lanes;
+  int tiles_a_slab, tiles_an_item, stacks_a_slab, slabs_a_batch;  // a stack: tiles of an item
   unsigned slabs, slabs_a_wave, waves, items_a_slab, settles_a_slab;
   int merge_lanes;
   int64_t channels, places, places_before, places_after, samples_a_batch;
   int64_t units, units_a_part, parts;
-  Divisor segments;      // planes: of a plane
+  Divisor segments;  // planes: of a plane
   // Divide numbers below 2^31, which those of the kernels for packs are, as are channels and the entries of a group.
   Divisor by_group, by_parts, by_places, by_places_after;
   int segment_places;
   int place_ndim;
   int64_t place_shape[kMaxDims];
   int64_t group_channels;
-  int64_t groups;        // of a batch
-  int64_t per_channel;   // elements of a channel in a batch
+  int64_t groups;       // of a batch
+  int64_t per_channel;  // elements of a channel in a batch
 
   ChannelSpace(const ChannelProblem& p, const ChannelPlan& plan, ChannelPasses passes)
       : order(plan.order),
@@ -46,8 +48,12 @@ struct ChannelSpace {
         lanes(plan.lanes),
         tile(plan.tile),
         lines(plan.lines),
-        tiles(static_cast<int>(plan.tiles)),
+        lane_bits(logarithm(plan.lanes)),
+        tile_bits(logarithm(plan.tile)),
+        by_lanes(static_cast<unsigned>(plan.lanes)),
         tiles_a_slab(static_cast<int>(plan.tiles_a_slab)),
+        tiles_an_item(plan.tiles_an_item),
+        stacks_a_slab(static_cast<int>(plan.stacks_a_slab())),
         slabs_a_batch(static_cast<int>(plan.slabs / plan.batches)),
         slabs(static_cast<unsigned>(plan.slabs)),
         slabs_a_wave(static_cast<unsigned>(plan.slabs_a_wave < plan.slabs ? plan.slabs_a_wave : plan.slabs)),
@@ -89,29 +95,47 @@ struct ChannelSpace {
   }
 
  private:
+  static int logarithm(int size) {
+    int bits = 0;
+    while (1 << bits < size) ++bits;
+    return bits;
+  }
   static Divisor divisor_of(int64_t size) { return Divisor(size < kMaxDivisor ? static_cast<unsigned>(size) : 1); }
   static constexpr int64_t kMaxDivisor = int64_t{1} << 31;
 };
 
-/// A part of a tile of a batch.
+/// A part of a tile of a batch: what a walk goes through.
+struct ChannelTile {
+  int64_t batch;
+  int first;           // channel
+  int channels;        // at most; 0: beyond the last channel
+  int64_t begin, end;  // units
+};
+
+/// A part of some neighbouring tiles of a batch.
 struct ChannelItem {
   int64_t batch;
-  int64_t first;     // channel
-  int channels;      // of the tile; 0: an item of the last slab beyond the last channel
+  int first;     // channel
+  int channels;  // 0: an item of the last slab beyond the last channel
+  int tiles;
   int64_t part;
   int64_t begin, end;  // units
-  unsigned slab;
 
-  __device__ __forceinline__ ChannelItem(const ChannelSpace& s, unsigned slab_index, unsigned item) : slab(slab_index) {
-    const unsigned tiles_a_slab = static_cast<unsigned>(s.tiles_a_slab);
+  ChannelItem() = default;
+  __device__ __forceinline__ ChannelItem(const ChannelSpace& s, unsigned slab, unsigned item) {
     const unsigned slabs_a_batch = static_cast<unsigned>(s.slabs_a_batch);
+    const unsigned stacks = static_cast<unsigned>(s.stacks_a_slab);
     batch = slab / slabs_a_batch;
-    part = item / tiles_a_slab;
-    const int64_t tile = (slab % slabs_a_batch) * static_cast<int64_t>(tiles_a_slab) + item % tiles_a_slab;
-    first = tile * s.tile;
-    channels = static_cast<int>(max(int64_t{0}, min(static_cast<int64_t>(s.tile), s.channels - first)));
+    part = item / stacks;
+    const int in_slab = static_cast<int>(item % stacks) * s.tiles_an_item;
+    tiles = min(s.tiles_an_item, s.tiles_a_slab - in_slab);
+    first = (static_cast<int>(slab % slabs_a_batch) * s.tiles_a_slab + in_slab) * s.tile;
+    channels = max(0, min(tiles * s.tile, static_cast<int>(s.channels) - first));
     begin = part * s.units_a_part;
     end = min(begin + s.units_a_part, s.units);
+  }
+  __device__ __forceinline__ ChannelTile tile(const ChannelSpace& s, int index) const {
+    return {batch, first + index * s.tile, min(s.tile, channels - index * s.tile), begin, end};
   }
 };
 
@@ -143,7 +167,6 @@ struct ChannelCounters {
 
   /// One thread, after a barrier behind what its block has written.
   static __device__ __forceinline__ void finish(unsigned* done) {
-    __threadfence();
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(done) : "memory");
   }
   /// One thread, before a barrier.
@@ -152,9 +175,8 @@ struct ChannelCounters {
       unsigned now;
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(done) : "memory");
       if (now >= items) break;
-      __nanosleep(40);
+      __nanosleep(20);
     }
-    __threadfence();
   }
 };
 
@@ -170,9 +192,9 @@ struct ChannelTicket {
   __device__ __forceinline__ ChannelTicket(const ChannelSpace& s, unsigned ticket) {
     const unsigned items = s.slabs_a_wave * s.items_a_slab, settles = s.slabs_a_wave * s.settles_a_slab;
     if (ticket < items_of(s, 0)) {
-        take(s, ChannelStage::reduce, 0, ticket);
-        return;
-      }
+      take(s, ChannelStage::reduce, 0, ticket);
+      return;
+    }
     ticket -= items_of(s, 0);
     // Waves 0 .. waves - 3 are followed by a whole wave.
     unsigned wave = s.waves > 2 ? min(ticket / (2 * items + settles), s.waves - 2) : 0;
@@ -203,7 +225,8 @@ struct ChannelTicket {
       ticket -= here;
     }
     stage = ChannelStage::end;
-    slab = item = 0;
+    slab = s.slabs;
+    item = 0;
   }
 
  private:
@@ -221,45 +244,26 @@ struct ChannelTicket {
   }
 };
 
-/// What a block does next.
+/// What a block does next. One thread finds out, while the others still work on what is before it.
 class ChannelQueue {
  public:
   __device__ __forceinline__ ChannelQueue(const ChannelSpace& space, void* counters)
-      : s(space), counters_(counters, space.slabs), next_(s.order == ChannelOrder::solo ? 0 : blockIdx.x) {
-    if (s.order == ChannelOrder::waves && threadIdx.x == 0) next_ = atomicAdd(counters_.ticket, 1);
+      : s(space), counters_(counters, space.slabs), next_(s.order == ChannelOrder::solo ? 0 : blockIdx.x) {}
+
+  /// The item of the work that first() or finish() gave.
+  __device__ __forceinline__ const ChannelItem& item() const { return slot(turn_).item; }
+
+  /// All threads.
+  __device__ __forceinline__ ChannelTicket first() {
+    draw();
+    publish();
+    __syncthreads();
+    return slot(turn_).work;
   }
 
-  /// All threads; a barrier is between two calls.
-  __device__ __forceinline__ ChannelTicket take() {
-    ChannelTicket work{};
-    if (s.order == ChannelOrder::waves) {
-      __shared__ unsigned drawn;
-      if (threadIdx.x == 0) drawn = next_;
-      __syncthreads();
-      work = ChannelTicket(s, drawn);
-      if (threadIdx.x != 0) return work;
-      if (work.stage != ChannelStage::end) next_ = atomicAdd(counters_.ticket, 1);  // comes in during the work
-    } else if (s.order == ChannelOrder::single) {
-      work.stage = s.reduces ? ChannelStage::reduce : ChannelStage::apply;
-      work.slab = next_ / s.items_a_slab;
-      work.item = next_ % s.items_a_slab;
-      if (work.slab >= s.slabs) work.stage = ChannelStage::end;
-      next_ += gridDim.x;
-    } else {
-      const unsigned passes = 2 * s.items_a_slab + s.settles_a_slab;
-      const unsigned turn = next_ / passes;
-      unsigned step = next_++ % passes;
-      work.slab = blockIdx.x + turn * gridDim.x;
-      work.item = step;
-      work.stage = step < s.items_a_slab ? ChannelStage::reduce : ChannelStage::settle;
-      if (step >= s.items_a_slab) work.item = step - s.items_a_slab;
-      if (step >= s.items_a_slab + s.settles_a_slab) {
-        work.stage = ChannelStage::apply;
-        work.item = passes - 1 - step;
-      }
-      if (work.slab >= s.slabs) work.stage = ChannelStage::end;
-    }
-    return work;
+  /// One of the threads asks for the next ticket; it comes in while the work goes on.
+  __device__ __forceinline__ void draw() {
+    if (s.order == ChannelOrder::waves && threadIdx.x == 0) next_ = atomicAdd(counters_.ticket, 1);
   }
 
   /// All threads: what the work builds on is there.
@@ -275,35 +279,82 @@ class ChannelQueue {
     __syncthreads();
   }
 
-  /// All threads: lets others build on the work.
-  __device__ __forceinline__ void finish(const ChannelTicket& work) const {
+  /// All threads: lets others build on the work, and gives the next one.
+  __device__ __forceinline__ ChannelTicket finish(const ChannelTicket& work) {
+    turn_ ^= 1;
+    publish();
     __syncthreads();
-    if (s.order != ChannelOrder::waves || work.stage == ChannelStage::apply || threadIdx.x != 0) return;
-    counters_.finish((work.stage == ChannelStage::settle ? counters_.settled : counters_.reduced) + work.slab);
+    if (s.order == ChannelOrder::waves && work.stage != ChannelStage::apply && threadIdx.x == kChannelThreads - 1) {
+      counters_.finish((work.stage == ChannelStage::settle ? counters_.settled : counters_.reduced) + work.slab);
+    }
+    return slot(turn_).work;
   }
 
  private:
+  struct Slot {
+    ChannelTicket work;
+    ChannelItem item;
+  };
+  static __device__ __forceinline__ Slot& slot(int turn) {
+    __shared__ Slot slots[2];
+    return slots[turn];
+  }
+
+  __device__ __forceinline__ void publish() {
+    if (threadIdx.x != 0) return;
+    ChannelTicket work{};
+    if (s.order == ChannelOrder::waves) {
+      work = ChannelTicket(s, next_);
+    } else if (s.order == ChannelOrder::single) {
+      work.stage = s.reduces ? ChannelStage::reduce : ChannelStage::apply;
+      work.slab = next_ / s.items_a_slab;
+      work.item = next_ % s.items_a_slab;
+      next_ += gridDim.x;
+    } else {
+      const unsigned passes = 2 * s.items_a_slab + s.settles_a_slab;
+      const unsigned turn = next_ / passes, step = next_ % passes;
+      ++next_;
+      work.slab = blockIdx.x + turn * gridDim.x;
+      work.stage = step < s.items_a_slab ? ChannelStage::reduce : ChannelStage::settle;
+      work.item = step < s.items_a_slab ? step : step - s.items_a_slab;
+      if (step >= s.items_a_slab + s.settles_a_slab) {
+        work.stage = ChannelStage::apply;
+        work.item = passes - 1 - step;
+      }
+    }
+    if (work.slab >= s.slabs) work.stage = ChannelStage::end;
+    slot(turn_).work = work;
+    if (work.stage == ChannelStage::reduce || work.stage == ChannelStage::apply) {
+      slot(turn_).item = ChannelItem(s, work.slab, work.item);
+    }
+  }
+
   const ChannelSpace& s;
   ChannelCounters counters_;
   unsigned next_;
+  int turn_ = 0;
 };
 
-/// Carries out what this block has to do: reduce(item), settle(groups) and apply(item) of a pass are called by all
-/// threads.
+/// Carries out what this block has to do: reduce(item, draw), settle(groups) and apply(item) of a pass are called by
+/// all threads. draw asks for the next ticket: in reduce behind the reading, so that no block draws two before others
+/// have begun.
 template <class Pass>
 __device__ __forceinline__ void run_channel_items(const ChannelSpace& s, void* counters, const Pass& pass) {
   ChannelQueue queue(s, counters);
+  const auto draw = [&] { queue.draw(); };
 #pragma unroll 1
-  for (ChannelTicket work = queue.take(); work.stage != ChannelStage::end; work = queue.take()) {
+  for (ChannelTicket work = queue.first(); work.stage != ChannelStage::end; work = queue.finish(work)) {
     queue.wait(work);
     if (work.stage == ChannelStage::reduce) {
-      pass.reduce(ChannelItem(s, work.slab, work.item));
-    } else if (work.stage == ChannelStage::settle) {
+      pass.reduce(queue.item(), draw);
+      continue;
+    }
+    queue.draw();
+    if (work.stage == ChannelStage::settle) {
       pass.settle(ChannelSettle(s, work.slab, work.item));
     } else {
-      pass.apply(ChannelItem(s, work.slab, work.item));
+      pass.apply(queue.item());
     }
-    queue.finish(work);
   }
 }
 

@@ -2,8 +2,8 @@
 // Which elements of an item a thread owns. A walk gives them out in accesses of kWidth neighbours:
 //
 //   PlaneWalk    neighbours are places of one channel. The `lanes` threads of a team share a segment of a plane; a team
-//                keeps its channel and goes from segment to segment, `lines` teams of a channel in turn. Accesses are at
-//                multiples of 16 bytes, so the first and last of a plane may hold elements of its neighbours.
+//                keeps its channel and goes from segment to segment, `lines` teams of a channel in turn. Accesses are
+//                at multiples of 16 bytes, so the first and last of a plane may hold elements of its neighbours.
 //   RowWalk      neighbours are channels of one place. A thread keeps its kWidth channels and goes down the rows,
 //                `lines` threads of a column in turn. With kWidth 1, units have any strides.
 #pragma once
@@ -33,22 +33,21 @@ class PlaneWalk {
   using Access = Pack<T>;
 
   struct Spot {
-    int64_t offset;
-    int sample, place;  // of the access's first element, which may lie before the plane
+    int place;  // of the access's first element, which may lie before the plane
     bool valid;
   };
 
   /// All tensors of x's shape have x's strides, and begin at the same element of a pack.
-  __device__ __forceinline__ PlaneWalk(const ChannelSpace& space, const ChannelItem& item, const ChannelView& x)
+  __device__ __forceinline__ PlaneWalk(const ChannelSpace& space, const ChannelTile& tile, const ChannelView& x)
       : s(space), x_(x) {
     lane_ = threadIdx.x & (s.lanes - 1);
-    const int team = static_cast<int>(threadIdx.x) / s.lanes;
+    const int team = static_cast<int>(threadIdx.x) >> s.lane_bits;
     column_ = team & (s.tile - 1);
-    line_ = team / s.tile;
-    channel_ = static_cast<int>(item.first) + column_;
-    first_sample_ = s.samples_a_batch == 1 ? static_cast<int>(item.batch) : 0;
-    unit_ = static_cast<int>(item.begin) + line_;
-    end_ = column_ < item.channels ? static_cast<int>(item.end) : 0;
+    line_ = team >> s.tile_bits;
+    channel_ = tile.first + column_;
+    first_sample_ = s.samples_a_batch == 1 ? static_cast<int>(tile.batch) : 0;
+    unit_ = static_cast<int>(tile.begin) + line_;
+    end_ = column_ < tile.channels ? static_cast<int>(tile.end) : 0;
     enter();
   }
 
@@ -58,17 +57,24 @@ class PlaneWalk {
   __device__ __forceinline__ int lane() const { return lane_; }
   __device__ __forceinline__ bool more() const { return unit_ < end_; }
 
-  __device__ __forceinline__ Spot take() {
-    const Spot spot{offset_ + place_, sample_, place_, unit_ < end_ && place_ < stop_};
-    place_ += s.lanes * kWidth;
-    if (place_ - lane_ * kWidth >= stop_) {
-      unit_ += s.lines;
-      enter();
+  /// The accesses from here on, as far as the segment goes.
+  template <int kBlock>
+  __device__ __forceinline__ void look(Spot (&spot)[kBlock]) const {
+#pragma unroll
+    for (int k = 0; k < kBlock; ++k) {
+      spot[k].place = place_ + k * s.lanes * kWidth;
+      spot[k].valid = spot[k].place < stop_;
     }
-    return spot;
+  }
+  template <int kBlock>
+  __device__ __forceinline__ void advance() {
+    place_ += kBlock * s.lanes * kWidth;
+    if (place_ - lane_ * kWidth < stop_) return;
+    unit_ += s.lines;
+    enter();
   }
 
-  __device__ __forceinline__ int64_t offset(const ChannelView&, const Spot& spot) const { return spot.offset; }
+  __device__ __forceinline__ int64_t offset(const ChannelView&, const Spot& spot) const { return offset_ + spot.place; }
   __device__ __forceinline__ bool whole(const Spot& spot) const {
     return spot.place >= 0 && spot.place + kWidth <= places();
   }
@@ -79,15 +85,15 @@ class PlaneWalk {
     return min(spot.place + kWidth, places()) - max(spot.place, 0);
   }
   __device__ __forceinline__ int64_t number(const Spot& spot, int j) const {
-    return s.number_of<true>(spot.sample, channel_, spot.place + j);
+    return s.number_of<true>(sample_, channel_, spot.place + j);
   }
 
   __device__ __forceinline__ Access load(const ChannelView& view, const Spot& spot) const {
-    return load_pack(static_cast<const T*>(view.data) + spot.offset);
+    return load_pack(static_cast<const T*>(view.data) + offset(view, spot));
   }
   __device__ __forceinline__ void get(const Access& access, A (&value)[kWidth]) const { unpack(access, value); }
   __device__ __forceinline__ void store(const ChannelView& view, const Spot& spot, const A (&value)[kWidth]) const {
-    T* to = static_cast<T*>(view.data) + spot.offset;
+    T* to = static_cast<T*>(view.data) + offset(view, spot);
     if (whole(spot)) {
       store_pack_streaming(to, to_pack<T>(value));
     } else {
@@ -140,13 +146,13 @@ class RowWalk {
     bool valid;
   };
 
-  __device__ __forceinline__ RowWalk(const ChannelSpace& space, const ChannelItem& item, const ChannelView& x)
-      : s(space), x_(x), batch_(static_cast<Unit>(item.batch)) {
-    line_ = static_cast<int>(threadIdx.x) / s.lanes;
+  __device__ __forceinline__ RowWalk(const ChannelSpace& space, const ChannelTile& tile, const ChannelView& x)
+      : s(space), x_(x), batch_(static_cast<Unit>(tile.batch)) {
+    line_ = static_cast<int>(s.by_lanes.quotient(threadIdx.x));
     column_ = (static_cast<int>(threadIdx.x) - line_ * s.lanes) * kWidth;
-    channel_ = static_cast<int>(item.first) + column_;
-    unit_ = static_cast<Unit>(item.begin) + line_;
-    end_ = column_ < item.channels && line_ < s.lines ? static_cast<Unit>(item.end) : 0;
+    channel_ = tile.first + column_;
+    unit_ = static_cast<Unit>(tile.begin) + line_;
+    end_ = column_ < tile.channels && line_ < s.lines ? static_cast<Unit>(tile.end) : 0;
     base_ = batch_ * x.sample_stride + channel_;
   }
 
@@ -156,10 +162,17 @@ class RowWalk {
   __device__ __forceinline__ int lane() const { return 0; }
   __device__ __forceinline__ bool more() const { return unit_ < end_; }
 
-  __device__ __forceinline__ Spot take() {
-    const Spot spot{unit_, unit_ < end_};
-    unit_ += s.lines;
-    return spot;
+  template <int kBlock>
+  __device__ __forceinline__ void look(Spot (&spot)[kBlock]) const {
+#pragma unroll
+    for (int k = 0; k < kBlock; ++k) {
+      spot[k].unit = unit_ + k * s.lines;
+      spot[k].valid = spot[k].unit < end_;
+    }
+  }
+  template <int kBlock>
+  __device__ __forceinline__ void advance() {
+    unit_ += kBlock * s.lines;
   }
 
   __device__ __forceinline__ int64_t offset(const ChannelView& view, const Spot& spot) const {
@@ -217,9 +230,9 @@ __device__ __forceinline__ void for_each_block(Walk& walk, Visit visit) {
 #pragma unroll 1
   while (walk.more()) {
     typename Walk::Spot spot[kBlock];
-#pragma unroll
-    for (int k = 0; k < kBlock; ++k) spot[k] = walk.take();
+    walk.look(spot);
     visit(spot);
+    walk.template advance<kBlock>();
   }
 }
 
