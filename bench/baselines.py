@@ -79,7 +79,8 @@ def torch_eager(case: Case, o: Operands) -> Run:
 
 def _torch_activation_backward(case: Case, o: Operands) -> Run:
     """The operator that autograd would call, without autograd's own time."""
-    backward, y = BACKWARDS[case.kind], ACTIVATIONS[case.kind](o.x)
+    backward = BACKWARDS[case.kind]
+    y = o.x if case.operation.from_output else ACTIVATIONS[case.kind](o.x)
     return lambda: {"dx": backward(o.dy, o.x, y)}
 
 
@@ -103,7 +104,14 @@ def _torch_layer_norm_backward(case: Case, o: Operands) -> Run:
 _compiled: dict[Case, Forward] = {}  # of the case in hand; sets of operands share one compilation
 
 
+def _refuse_from_output(case: Case) -> None:
+    """For rivals whose backward is what their framework derives from the forward."""
+    if case.operation.from_output:
+        raise MissingError("derives its backward from x")
+
+
 def torch_compiled(case: Case, o: Operands) -> Run:
+    _refuse_from_output(case)
     if case not in _compiled:
         _compiled.clear()
         torch._dynamo.reset()  # no recompilation limit, no dynamic shapes learned from the last case
@@ -209,6 +217,7 @@ def jax_jit(case: Case, o: Operands) -> Run:
         raise MissingError("JAX is measured on the CPU only")
     if case.family == "channel":
         raise MissingError(f"no benchmark of {case.op} calls JAX")
+    _refuse_from_output(case)
     forward = _jax_norm(case, jax) if case.family == "norm" else _jax_activation(case, jax)
     given = {"x": o.x, "weight": o.weight, "bias": o.bias}
     given = {name: jax.dlpack.from_dlpack(t) for name, t in given.items() if t is not None}

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bench.operations import BIASED, GATES, KINDS, LAYOUTS, OPERATIONS, Operation, Traffic
+from bench.operations import BIASED, FROM_OUTPUT, GATES, KINDS, LAYOUTS, OPERATIONS, Operation, Traffic
 
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
 MIB = 1 << 20
@@ -32,6 +32,7 @@ class Case:
 
     def __post_init__(self) -> None:
         assert self.op in OPS and self.direction in DIRECTIONS and self.dtype in ITEM_BYTES
+        assert self.direction == "backward" or not self.operation.from_output
         assert len(self.shape) >= 2 and min(self.shape) > 0
 
     @property
@@ -192,6 +193,7 @@ def each(ops: Iterable[str], dtypes: Iterable[str], shapes: Iterable[Shape]) -> 
         for shape in shapes
         for op in ops
         for direction in DIRECTIONS
+        if direction == "backward" or not OPERATIONS[op].from_output
     ]
 
 
@@ -289,7 +291,7 @@ GROUP_SHAPES = {
     (1, 128, 20, 256, 256): "VAE of video",
 }
 INSTANCE_SHAPES = ((8, 64, 256, 256), (8, 256, 64, 64), (2, 32, 128, 128, 128))  # style transfer, nnU-Net
-CPU_IMAGES = ((2, 64, 32, 32), (8, 256, 14, 14), (32, 64, 56, 56))  # 0.5 MiB in fp32, 1.5 MiB, 25 MiB
+CPU_CHANNEL_SHAPES = ((2, 64, 32, 32), (8, 256, 14, 14), (32, 64, 56, 56))  # 0.5 MiB in fp32, 1.5 MiB, 25 MiB
 
 
 def both(names: Iterable[str]) -> list[str]:
@@ -309,7 +311,7 @@ def group_norms() -> list[Case]:
 
 def cpu_channel() -> list[Case]:
     every = [*BATCH_NORMS, *GROUP_NORMS, "instance_norm"]
-    return each(both(every), ("fp32", "bf16"), CPU_IMAGES)
+    return each(both(every), ("fp32", "bf16"), CPU_CHANNEL_SHAPES)
 
 
 # ---- Groups ----
@@ -326,8 +328,8 @@ GROUPS = {
     "residual": lambda: large(FUSED, [128, 1024, 4096, 8192, 16384, 65536, 4097]),
     "small": lambda: each(PLAIN, ("bf16", "fp32"), SMALL_SHAPES),
     "peers": peers,
-    "channels": lambda: each(PLAIN, TYPES, IMAGES),
-    "cpu_channels": lambda: each(PLAIN, ("fp32", "bf16"), CPU_IMAGES),
+    "images": lambda: each(PLAIN, TYPES, IMAGES),
+    "cpu_images": lambda: each(PLAIN, ("fp32", "bf16"), CPU_IMAGES),
     "cpu": lambda: each(PLAIN, ("fp32", "bf16"), CPU_SHAPES) + each(FUSED, ("fp32",), [(128, 1024), (4096, 768)]),
     "grid": grid,
     "activations": activations,
@@ -338,7 +340,7 @@ GROUPS = {
     "cpu_channel": cpu_channel,
     "smoke_channel": lambda: each(both((*BATCH_NORMS, *GROUP_NORMS, "instance_norm")), TYPES, [(3, 64, 9, 7)]),
     "small_activations": lambda: each(FEW, TYPES, SMALL_ACTIVATIONS),
-    "cpu_activations": lambda: each((*KINDS, *BIASED, *GATES), ("fp32", "bf16"), CPU_ACTIVATIONS),
+    "cpu_activations": lambda: each((*KINDS, *FROM_OUTPUT, *BIASED, *GATES), ("fp32", "bf16"), CPU_ACTIVATIONS),
     "smoke_activations": lambda: (
         each(SMOKE_ACTIVATIONS, TYPES, [(128, 1024)]) + each(("bias_relu",), TYPES, [(2, 16, 28, 28)])
     ),

@@ -59,6 +59,9 @@ BACKWARDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "hardsigmoid": lambda dy, x, y: aten.hardsigmoid_backward(dy, x),
 }
 
+# x from y, of the kinds that are measured from y.
+INVERSES: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.logit, "tanh": torch.atanh}
+
 
 def composed(case: Case) -> Forward:
     """The forward as users of PyTorch write it."""

@@ -10,11 +10,11 @@ namespace normact {
 namespace {
 
 constexpr int64_t kSegmentPacks = 512;  // of a plane that a warp walks along at a time
-constexpr int64_t kPacksAThread = 4;     // of a plane, that are under way together
+constexpr int64_t kPacksAThread = 4;    // of a plane, that are under way together
 constexpr int64_t kPlanesBytes = 2048;  // of neighbouring channels
 constexpr int64_t kRowBytes = 128;      // the widest tile of rows
 constexpr int64_t kMostParts = 1024;
-constexpr int64_t kNarrowBytes = 64;    // the narrowest: a DRAM access
+constexpr int64_t kNarrowBytes = 64;  // the narrowest: a DRAM access
 
 int width_of(const ChannelRequest& r) {
   return r.access == ChannelAccess::elements ? 1 : kPackBytes / size_of(r.dtype);
@@ -74,8 +74,7 @@ void divide_rows(const ChannelRequest& r, const ChannelTuning& tuning, ChannelPl
   plan->segments = plan->segment_packs = 0;
   plan->units = r.geometry.places * (r.set == ChannelSet::channel ? r.geometry.samples : 1);
   if (r.access == ChannelAccess::elements) {
-    const int64_t lines =
-        r.place_major ? 4 : std::min<int64_t>(kChannelThreads, power_of_two_from(plan->units));
+    const int64_t lines = r.place_major ? 4 : std::min<int64_t>(kChannelThreads, power_of_two_from(plan->units));
     plan->lanes = static_cast<int>(std::min<int64_t>(kChannelThreads / lines, r.geometry.channels));
     plan->tile = plan->lanes;
     plan->lines = kChannelThreads / plan->lanes;

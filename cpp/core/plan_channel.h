@@ -6,9 +6,9 @@
 //   unit    of a batch: a row of channels, or a segment of a plane
 //   tile    channels that a block works on together
 //   part    a range of units
-//   item    a part of a tile of a batch, or of some neighbouring tiles; each leaves its sums in the workspace, an entry a channel
-//   slab    tiles of a batch that make up whole groups
-//   wave    slabs whose bytes stay in the L2 cache between the two passes over them
+//   item    a part of a tile of a batch, or of some neighbouring tiles; each leaves its sums in the workspace, an entry
+//   a channel slab    tiles of a batch that make up whole groups wave    slabs whose bytes stay in the L2 cache between
+//   the two passes over them
 #pragma once
 
 #include <cstddef>
@@ -41,27 +41,27 @@ enum class ChannelOrder : uint8_t {
 struct ChannelPlan {
   ChannelAccess access;
   ChannelOrder order;
-  bool mask_together;    // an access's bits of a mask lie in one byte
-  int lanes;             // planes: threads on a segment; else threads on a unit, side by side
-  int tile;              // channels
-  int lines;             // units that a block works on at the same time
+  bool mask_together;  // an access's bits of a mask lie in one byte
+  int lanes;           // planes: threads on a segment; else threads on a unit, side by side
+  int tile;            // channels
+  int lines;           // units that a block works on at the same time
   int64_t batches;
-  int64_t groups;        // of a batch
-  int64_t units;         // of a batch
-  int64_t segments;      // planes: of a plane
-  int64_t segment_packs; // planes: of a segment
+  int64_t groups;         // of a batch
+  int64_t units;          // of a batch
+  int64_t segments;       // planes: of a plane
+  int64_t segment_packs;  // planes: of a segment
   int64_t units_a_part;
   int64_t parts;
-  int64_t tiles;         // of a batch
+  int64_t tiles;  // of a batch
   int64_t tiles_a_slab;
-  int tiles_an_item;     // neighbours
-  int64_t slabs;         // of all batches
+  int tiles_an_item;  // neighbours
+  int64_t slabs;      // of all batches
   int64_t slabs_a_wave;
-  int merge_lanes;        // threads that add up the entries of a group
-  int64_t settles_a_slab; // items that do so
+  int merge_lanes;         // threads that add up the entries of a group
+  int64_t settles_a_slab;  // items that do so
   int64_t blocks;
-  size_t finals;         // offset in the workspace, behind the entries: two numbers a group
-  size_t counters;       // behind these
+  size_t finals;    // offset in the workspace, behind the entries: two numbers a group
+  size_t counters;  // behind these
   size_t counter_bytes;
   size_t workspace_bytes;
 
@@ -74,10 +74,10 @@ struct ChannelRequest {
   ChannelSet set;
   DType dtype;
   ChannelAccess access;
-  bool aligned;        // planes: each begins at a multiple of 16 bytes
-  bool place_major;    // elements: channels lie closer together than places
-  int tensors;         // of x's shape that a pass reads
-  int entry_bytes;     // of a channel's sums
+  bool aligned;      // planes: each begins at a multiple of 16 bytes
+  bool place_major;  // elements: channels lie closer together than places
+  int tensors;       // of x's shape that a pass reads
+  int entry_bytes;   // of a channel's sums
   ChannelPasses passes;
   int sm_margin;
 };
@@ -88,8 +88,8 @@ struct ChannelTuning {
   int64_t item_bytes = 64 << 10;  // read by an item, at most
   int64_t least_item_bytes = 16 << 10;
   int items_a_block = 2;
-  int64_t solo_bytes = 128 << 10; // most that a block takes on alone
-  int solo_slabs = 192;           // fewest that occupy a device
+  int64_t solo_bytes = 128 << 10;  // most that a block takes on alone
+  int solo_slabs = 192;            // fewest that occupy a device
   int blocks_an_sm = 3;
 };
 

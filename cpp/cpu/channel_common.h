@@ -70,10 +70,12 @@ struct PlaneBlocks {
   }
 };
 
+/// Of a list without elements there are no blocks, or empty ones.
 inline PlaneBlocks plane_blocks(const ChannelGeometry& geometry, bool along_samples, int64_t planes) {
   const int64_t places = geometry.places;
   if (places > kPlaneChunk) return {along_samples, planes, places, 1, ceil_div(places, kPlaneChunk)};
-  return {along_samples, planes, places, std::min(planes, std::max<int64_t>(1, kPlaneChunk / places)), 1};
+  const int64_t each = std::min(planes, kPlaneChunk / std::max<int64_t>(places, 1));
+  return {along_samples, planes, places, std::max<int64_t>(each, 1), 1};
 }
 
 /// How rows are cut into parts, whose moments or sums are arrays over the channels.
@@ -172,6 +174,11 @@ void parallel_rows(int threads, Range rows, int64_t channels, int64_t bytes_each
     body(Range{rows.begin + units.begin * kUnitRows, rows.begin + std::min(count, units.end * kUnitRows)},
          Range{0, channels});
   });
+}
+
+/// Groups of a sample that are worked on together: small ones share the cost of a step.
+inline int64_t groups_at_once(int64_t groups, int64_t elements) {
+  return std::clamp<int64_t>(kPlaneChunk / std::max<int64_t>(elements, 1), 1, groups);
 }
 
 /// Many sets: a thread does each from its statistics to its output. Few: threads share each.

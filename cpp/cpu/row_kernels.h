@@ -9,12 +9,13 @@
 
 #include "core/problem.h"
 #include "cpu/array_activation.h"
-#include "cpu/channel_kernels.h"
 #include "cpu/pointwise_kernels.h"
 #include "cpu/range.h"
 #include "math/moments.h"
 
 namespace normact::cpu {
+
+struct ChannelKernels;
 
 constexpr int64_t kChunk = 8192;
 

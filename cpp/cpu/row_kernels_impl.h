@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/backward_kernels.h"
+#include "cpu/channel_kernels.h"
 #include "cpu/forward_kernels.h"
 #include "cpu/parameter_kernels.h"
 #include "cpu/tile_backward.h"

@@ -23,7 +23,9 @@ struct BackwardPass {
   using Access = typename Walk::Access;
   static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
   static constexpr bool kActs = !kIdentity<T, Act>;
-  static constexpr int kLoads = Walk::kPlanes ? (kActs ? 3 : 4) : sizeof(T) == 2 && kActs ? 2 : 3;  // of each tensor under way together
+  static constexpr int kLoads = Walk::kPlanes             ? (kActs ? 3 : 4)
+                                : sizeof(T) == 2 && kActs ? 2
+                                                          : 3;  // of each tensor under way together
 
   const BackwardProblem<A>& p;
   const ChannelSpace& s;
@@ -131,32 +133,33 @@ struct BackwardPass {
     store_sums(s, item, scratch, entries);
   }
 
-  __device__ __forceinline__ void reduce_tile(const ChannelTile& tile, Walk& walk, NumberPair<A> (&sums)[kOwned]) const {
-      const Constants of = constants_of(tile, walk);
-      for_each_block<kLoads>(walk, [&](const Spot(&spot)[kLoads]) {
-        Loaded in;
-        load(walk, spot, &in);
+  __device__ __forceinline__ void reduce_tile(const ChannelTile& tile, Walk& walk,
+                                              NumberPair<A> (&sums)[kOwned]) const {
+    const Constants of = constants_of(tile, walk);
+    for_each_block<kLoads>(walk, [&](const Spot(&spot)[kLoads]) {
+      Loaded in;
+      load(walk, spot, &in);
 #pragma unroll
-        for (int k = 0; k < kLoads; ++k) {
-          if (!spot[k].valid) continue;
-          A dh[kWidth], centred[kWidth];
-          differentiate(walk, spot[k], in, k, of, dh, centred);
-          if (!walk.whole(spot[k])) {
-#pragma unroll
-            for (int j = 0; j < kWidth; ++j) {
-              dh[j] = walk.inside(spot[k], j) ? dh[j] : A(0);
-              centred[j] = walk.inside(spot[k], j) ? centred[j] : A(0);
-            }
-          }
+      for (int k = 0; k < kLoads; ++k) {
+        if (!spot[k].valid) continue;
+        A dh[kWidth], centred[kWidth];
+        differentiate(walk, spot[k], in, k, of, dh, centred);
+        if (!walk.whole(spot[k])) {
 #pragma unroll
           for (int j = 0; j < kWidth; ++j) {
-            sums[Walk::owner(j)].first += dh[j];
-            sums[Walk::owner(j)].second += dh[j] * centred[j];
+            dh[j] = walk.inside(spot[k], j) ? dh[j] : A(0);
+            centred[j] = walk.inside(spot[k], j) ? centred[j] : A(0);
           }
         }
-      });
 #pragma unroll
-      for (int o = 0; o < kOwned; ++o) sums[o].second *= rstd_at(tile.batch, tile.first + walk.column() + o);
+        for (int j = 0; j < kWidth; ++j) {
+          sums[Walk::owner(j)].first += dh[j];
+          sums[Walk::owner(j)].second += dh[j] * centred[j];
+        }
+      }
+    });
+#pragma unroll
+    for (int o = 0; o < kOwned; ++o) sums[o].second *= rstd_at(tile.batch, tile.first + walk.column() + o);
   }
 
   /// Adds up the sums of a group: weighted, as g is, where it has several channels.
@@ -182,7 +185,8 @@ struct BackwardPass {
   __device__ __forceinline__ void settle(const ChannelSettle& settle) const {
     for_each_group(s, settle, [&](int64_t group, int lane, int lanes, bool valid) {
       const int64_t first = valid ? entry_of(s, settle.batch, group * s.group_channels) : 0;
-      const NumberPair<A> sum = sums_of(first, group, valid ? static_cast<unsigned>(s.group_channels * s.parts) : 0, lane, lanes);
+      const NumberPair<A> sum =
+          sums_of(first, group, valid ? static_cast<unsigned>(s.group_channels * s.parts) : 0, lane, lanes);
       if (!valid || lane != 0) return;
       A scale = *statistic_at<A>(p.rstd, settle.batch, group);
       if (p.set == ChannelSet::channel) {

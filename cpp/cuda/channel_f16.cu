@@ -12,7 +12,7 @@ Status launch_channel_moments_f16(const ChannelMoments& problem, const ChannelPl
 }
 
 Status launch_channel_backward_f16(const ChannelInputGradient& problem, ChannelPasses passes, const ChannelPlan& plan,
-                                    const Launch& launch) {
+                                   const Launch& launch) {
   return launch_channel_backward<__half>(problem, passes, plan, launch);
 }
 

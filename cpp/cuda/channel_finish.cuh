@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(kChannelThreads)
 #endif
   const int64_t channel = warp_channel();
   if (channel >= channels) return;
-  const Moments<A> sum = merge_entries(entries + channel * parts, static_cast<unsigned>(parts), threadIdx.x % kWarp, kWarp);
+  const Moments<A> sum =
+      merge_entries(entries + channel * parts, static_cast<unsigned>(parts), threadIdx.x % kWarp, kWarp);
   if (threadIdx.x % kWarp != 0) return;
   *table_at<A>(table, 0, channel) = sum.mean;
   *table_at<A>(table, 1, channel) = sum.m2;
@@ -107,7 +108,8 @@ __global__ void __launch_bounds__(kChannelThreads)
   if (channel >= channels) return;
   A mean = A(0), variances = A(0);
   for (int64_t sample = threadIdx.x % kWarp; sample < p.geometry.samples; sample += kWarp) {
-    const Moments<A> m = merge_entries(entries + (sample * channels + channel) * parts, static_cast<unsigned>(parts), 0, 1);
+    const Moments<A> m =
+        merge_entries(entries + (sample * channels + channel) * parts, static_cast<unsigned>(parts), 0, 1);
     mean += m.mean;
     variances += unbiased_variance(m);
   }

@@ -126,10 +126,12 @@ struct ForwardPass {
   }
 
   __device__ __forceinline__ void settle(const ChannelSettle& settle) const {
-    if (settle.begins && threadIdx.x == 0 && p.running.batches != nullptr && !p.running.cumulative) ++*p.running.batches;
+    if (settle.begins && threadIdx.x == 0 && p.running.batches != nullptr && !p.running.cumulative)
+      ++*p.running.batches;
     for_each_group(s, settle, [&](int64_t group, int lane, int lanes, bool valid) {
       const int64_t first = valid ? entry_of(s, settle.batch, group * s.group_channels) : 0;
-      const Moments<A> m = merge_entries(entries + first, valid ? static_cast<unsigned>(s.group_channels * s.parts) : 0, lane, lanes);
+      const Moments<A> m =
+          merge_entries(entries + first, valid ? static_cast<unsigned>(s.group_channels * s.parts) : 0, lane, lanes);
       if (!valid || lane != 0) return;
       const A rstd = rstd_of(variance(m), p.eps);
       finals[settle.batch * s.groups + group] = {m.mean, rstd};
@@ -221,11 +223,12 @@ struct ForwardPass {
 };
 
 /// Work     channel_space.cuh, channel_walk.cuh.
-/// Bytes    each element of x is read twice, the second time out of the L2 cache where a wave fits it; each of addend is
+/// Bytes    each element of x is read twice, the second time out of the L2 cache where a wave fits it; each of addend
+/// is
 ///          read, each of y written once.
 /// Barriers two an item, one more where the lines of a block add up their sums.
 template <class T, class Act, class Walk>
-__global__ void __launch_bounds__(kChannelThreads, 3)
+__global__ void __launch_bounds__(kChannelThreads, Walk::kPlanes ? 3 : 2)
     channel_forward_kernel(const __grid_constant__ ForwardProblem<Accumulator<T>> p,
                            const __grid_constant__ ChannelSpace space, void* entries, void* finals, void* counters) {
   using A = Accumulator<T>;

@@ -7,10 +7,10 @@
 
 namespace normact::cuda {
 
-#define NORMACT_CHANNEL_LAUNCHERS(dtype)                                                                            \
+#define NORMACT_CHANNEL_LAUNCHERS(dtype)                                                                               \
   Status launch_channel_forward_##dtype(const ChannelForward& problem, const ChannelPlan& plan, const Launch& launch); \
   Status launch_channel_moments_##dtype(const ChannelMoments& problem, const ChannelPlan& plan, const Launch& launch); \
-  Status launch_channel_backward_##dtype(const ChannelInputGradient& problem, ChannelPasses passes,                  \
+  Status launch_channel_backward_##dtype(const ChannelInputGradient& problem, ChannelPasses passes,                    \
                                          const ChannelPlan& plan, const Launch& launch);
 NORMACT_CHANNEL_LAUNCHERS(f64)
 NORMACT_CHANNEL_LAUNCHERS(f32)

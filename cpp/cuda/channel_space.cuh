@@ -2,13 +2,13 @@
 // Batch, group and instance norm: what the blocks of one launch do, in which order, and how they wait for each other.
 // core/plan_channel.h has the words (unit, tile, part, item, slab, wave).
 //
-// Two passes over an item: the first (reduce) leaves sums of its channels in the workspace, the second (apply) writes the
-// results. Between them the sums of a group are added up and what apply needs of them is left in the workspace (settle).
-// Where a slab is small a block does all of it (solo). Else blocks draw items by tickets, in this order: reduce wave 0,
-// reduce wave 1 with settle wave 0 in its midst, apply wave 0, reduce wave 2 with settle wave 1, apply wave 1, ... Settle
-// waits for the reduce items of its slab, apply for the settle items; these have lower tickets, so they were drawn by
-// blocks that run, and that themselves wait for still lower ones only. Nothing has to be resident together, and whatever
-// else runs on the device only delays. Which block does an item changes no bit.
+// Two passes over an item: the first (reduce) leaves sums of its channels in the workspace, the second (apply) writes
+// the results. Between them the sums of a group are added up and what apply needs of them is left in the workspace
+// (settle). Where a slab is small a block does all of it (solo). Else blocks draw items by tickets, in this order:
+// reduce wave 0, reduce wave 1 with settle wave 0 in its midst, apply wave 0, reduce wave 2 with settle wave 1, apply
+// wave 1, ... Settle waits for the reduce items of its slab, apply for the settle items; these have lower tickets, so
+// they were drawn by blocks that run, and that themselves wait for still lower ones only. Nothing has to be resident
+// together, and whatever else runs on the device only delays. Which block does an item changes no bit.
 #pragma once
 
 #include "core/plan_channel.h"
@@ -21,22 +21,24 @@ namespace normact::cuda {
 struct ChannelSpace {
   ChannelOrder order;
   bool reduces, applies;
-  bool mask_together;    // an access's bits of a mask lie in one byte
+  bool mask_together;  // an access's bits of a mask lie in one byte
   int lanes, tile, lines;
+  int lane_bits, tile_bits;  // planes: the logarithms of lanes and tile
+  Divisor by_lanes;
   int tiles_a_slab, tiles_an_item, stacks_a_slab, slabs_a_batch;  // a stack: tiles of an item
   unsigned slabs, slabs_a_wave, waves, items_a_slab, settles_a_slab;
   int merge_lanes;
   int64_t channels, places, places_before, places_after, samples_a_batch;
   int64_t units, units_a_part, parts;
-  Divisor segments;      // planes: of a plane
+  Divisor segments;  // planes: of a plane
   // Divide numbers below 2^31, which those of the kernels for packs are, as are channels and the entries of a group.
   Divisor by_group, by_parts, by_places, by_places_after;
   int segment_places;
   int place_ndim;
   int64_t place_shape[kMaxDims];
   int64_t group_channels;
-  int64_t groups;        // of a batch
-  int64_t per_channel;   // elements of a channel in a batch
+  int64_t groups;       // of a batch
+  int64_t per_channel;  // elements of a channel in a batch
 
   ChannelSpace(const ChannelProblem& p, const ChannelPlan& plan, ChannelPasses passes)
       : order(plan.order),
@@ -46,6 +48,9 @@ struct ChannelSpace {
         lanes(plan.lanes),
         tile(plan.tile),
         lines(plan.lines),
+        lane_bits(logarithm(plan.lanes)),
+        tile_bits(logarithm(plan.tile)),
+        by_lanes(static_cast<unsigned>(plan.lanes)),
         tiles_a_slab(static_cast<int>(plan.tiles_a_slab)),
         tiles_an_item(plan.tiles_an_item),
         stacks_a_slab(static_cast<int>(plan.stacks_a_slab())),
@@ -90,6 +95,11 @@ struct ChannelSpace {
   }
 
  private:
+  static int logarithm(int size) {
+    int bits = 0;
+    while (1 << bits < size) ++bits;
+    return bits;
+  }
   static Divisor divisor_of(int64_t size) { return Divisor(size < kMaxDivisor ? static_cast<unsigned>(size) : 1); }
   static constexpr int64_t kMaxDivisor = int64_t{1} << 31;
 };
@@ -97,8 +107,8 @@ struct ChannelSpace {
 /// A part of a tile of a batch: what a walk goes through.
 struct ChannelTile {
   int64_t batch;
-  int first;     // channel
-  int channels;  // at most; 0: beyond the last channel
+  int first;           // channel
+  int channels;        // at most; 0: beyond the last channel
   int64_t begin, end;  // units
 };
 
@@ -111,6 +121,7 @@ struct ChannelItem {
   int64_t part;
   int64_t begin, end;  // units
 
+  ChannelItem() = default;
   __device__ __forceinline__ ChannelItem(const ChannelSpace& s, unsigned slab, unsigned item) {
     const unsigned slabs_a_batch = static_cast<unsigned>(s.slabs_a_batch);
     const unsigned stacks = static_cast<unsigned>(s.stacks_a_slab);
@@ -181,9 +192,9 @@ struct ChannelTicket {
   __device__ __forceinline__ ChannelTicket(const ChannelSpace& s, unsigned ticket) {
     const unsigned items = s.slabs_a_wave * s.items_a_slab, settles = s.slabs_a_wave * s.settles_a_slab;
     if (ticket < items_of(s, 0)) {
-        take(s, ChannelStage::reduce, 0, ticket);
-        return;
-      }
+      take(s, ChannelStage::reduce, 0, ticket);
+      return;
+    }
     ticket -= items_of(s, 0);
     // Waves 0 .. waves - 3 are followed by a whole wave.
     unsigned wave = s.waves > 2 ? min(ticket / (2 * items + settles), s.waves - 2) : 0;
@@ -239,12 +250,15 @@ class ChannelQueue {
   __device__ __forceinline__ ChannelQueue(const ChannelSpace& space, void* counters)
       : s(space), counters_(counters, space.slabs), next_(s.order == ChannelOrder::solo ? 0 : blockIdx.x) {}
 
+  /// The item of the work that first() or finish() gave.
+  __device__ __forceinline__ const ChannelItem& item() const { return slot(turn_).item; }
+
   /// All threads.
   __device__ __forceinline__ ChannelTicket first() {
     draw();
     publish();
     __syncthreads();
-    return slot(turn_);
+    return slot(turn_).work;
   }
 
   /// One of the threads asks for the next ticket; it comes in while the work goes on.
@@ -273,12 +287,16 @@ class ChannelQueue {
     if (s.order == ChannelOrder::waves && work.stage != ChannelStage::apply && threadIdx.x == kChannelThreads - 1) {
       counters_.finish((work.stage == ChannelStage::settle ? counters_.settled : counters_.reduced) + work.slab);
     }
-    return slot(turn_);
+    return slot(turn_).work;
   }
 
  private:
-  static __device__ __forceinline__ ChannelTicket& slot(int turn) {
-    __shared__ ChannelTicket slots[2];
+  struct Slot {
+    ChannelTicket work;
+    ChannelItem item;
+  };
+  static __device__ __forceinline__ Slot& slot(int turn) {
+    __shared__ Slot slots[2];
     return slots[turn];
   }
 
@@ -305,7 +323,10 @@ class ChannelQueue {
       }
     }
     if (work.slab >= s.slabs) work.stage = ChannelStage::end;
-    slot(turn_) = work;
+    slot(turn_).work = work;
+    if (work.stage == ChannelStage::reduce || work.stage == ChannelStage::apply) {
+      slot(turn_).item = ChannelItem(s, work.slab, work.item);
+    }
   }
 
   const ChannelSpace& s;
@@ -314,9 +335,9 @@ class ChannelQueue {
   int turn_ = 0;
 };
 
-/// Carries out what this block has to do: reduce(item, draw), settle(groups) and apply(item) of a pass are called by all
-/// threads. draw asks for the next ticket: in reduce behind the reading, so that no block draws two before others have
-/// begun.
+/// Carries out what this block has to do: reduce(item, draw), settle(groups) and apply(item) of a pass are called by
+/// all threads. draw asks for the next ticket: in reduce behind the reading, so that no block draws two before others
+/// have begun.
 template <class Pass>
 __device__ __forceinline__ void run_channel_items(const ChannelSpace& s, void* counters, const Pass& pass) {
   ChannelQueue queue(s, counters);
@@ -325,14 +346,14 @@ __device__ __forceinline__ void run_channel_items(const ChannelSpace& s, void* c
   for (ChannelTicket work = queue.first(); work.stage != ChannelStage::end; work = queue.finish(work)) {
     queue.wait(work);
     if (work.stage == ChannelStage::reduce) {
-      pass.reduce(ChannelItem(s, work.slab, work.item), draw);
+      pass.reduce(queue.item(), draw);
       continue;
     }
     queue.draw();
     if (work.stage == ChannelStage::settle) {
       pass.settle(ChannelSettle(s, work.slab, work.item));
     } else {
-      pass.apply(ChannelItem(s, work.slab, work.item));
+      pass.apply(queue.item());
     }
   }
 }

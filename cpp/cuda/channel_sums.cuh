@@ -176,8 +176,8 @@ __device__ __forceinline__ void store_sums(const ChannelSpace& s, const ChannelI
   }
 }
 
-/// Calls visit(group, lane, lanes, valid) for the groups of a settle item, `merge_lanes` threads of a warp for each; all
-/// threads of the warp take part.
+/// Calls visit(group, lane, lanes, valid) for the groups of a settle item, `merge_lanes` threads of a warp for each;
+/// all threads of the warp take part.
 template <class Visit>
 __device__ __forceinline__ void for_each_group(const ChannelSpace& s, const ChannelSettle& settle, Visit visit) {
   const int lane = threadIdx.x & (s.merge_lanes - 1);
@@ -187,7 +187,8 @@ __device__ __forceinline__ void for_each_group(const ChannelSpace& s, const Chan
 
 /// The moments of `count` entries, to lane 0 of `lanes`.
 template <class A>
-__device__ __forceinline__ Moments<A> merge_entries(const MomentsEntry<A>* entries, unsigned count, int lane, int lanes) {
+__device__ __forceinline__ Moments<A> merge_entries(const MomentsEntry<A>* entries, unsigned count, int lane,
+                                                    int lanes) {
   Moments<A> sum{A(0), A(0), A(0)};
 #pragma unroll 4
   for (unsigned i = lane; i < count; i += lanes) sum = merge(sum, MomentsEntry<A>::load(entries + i));

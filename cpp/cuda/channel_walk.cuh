@@ -2,8 +2,8 @@
 // Which elements of an item a thread owns. A walk gives them out in accesses of kWidth neighbours:
 //
 //   PlaneWalk    neighbours are places of one channel. The `lanes` threads of a team share a segment of a plane; a team
-//                keeps its channel and goes from segment to segment, `lines` teams of a channel in turn. Accesses are at
-//                multiples of 16 bytes, so the first and last of a plane may hold elements of its neighbours.
+//                keeps its channel and goes from segment to segment, `lines` teams of a channel in turn. Accesses are
+//                at multiples of 16 bytes, so the first and last of a plane may hold elements of its neighbours.
 //   RowWalk      neighbours are channels of one place. A thread keeps its kWidth channels and goes down the rows,
 //                `lines` threads of a column in turn. With kWidth 1, units have any strides.
 #pragma once
@@ -41,9 +41,9 @@ class PlaneWalk {
   __device__ __forceinline__ PlaneWalk(const ChannelSpace& space, const ChannelTile& tile, const ChannelView& x)
       : s(space), x_(x) {
     lane_ = threadIdx.x & (s.lanes - 1);
-    const int team = static_cast<int>(threadIdx.x) / s.lanes;
+    const int team = static_cast<int>(threadIdx.x) >> s.lane_bits;
     column_ = team & (s.tile - 1);
-    line_ = team / s.tile;
+    line_ = team >> s.tile_bits;
     channel_ = tile.first + column_;
     first_sample_ = s.samples_a_batch == 1 ? static_cast<int>(tile.batch) : 0;
     unit_ = static_cast<int>(tile.begin) + line_;
@@ -148,7 +148,7 @@ class RowWalk {
 
   __device__ __forceinline__ RowWalk(const ChannelSpace& space, const ChannelTile& tile, const ChannelView& x)
       : s(space), x_(x), batch_(static_cast<Unit>(tile.batch)) {
-    line_ = static_cast<int>(threadIdx.x) / s.lanes;
+    line_ = static_cast<int>(s.by_lanes.quotient(threadIdx.x));
     column_ = (static_cast<int>(threadIdx.x) - line_ * s.lanes) * kWidth;
     channel_ = tile.first + column_;
     unit_ = static_cast<Unit>(tile.begin) + line_;

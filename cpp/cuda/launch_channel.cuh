@@ -13,7 +13,8 @@ struct ChannelWorkspace {
   char* data;
   const ChannelPlan& plan;
 
-  ChannelWorkspace(const Launch& launch, const ChannelPlan& of) : data(static_cast<char*>(launch.workspace.data)), plan(of) {}
+  ChannelWorkspace(const Launch& launch, const ChannelPlan& of)
+      : data(static_cast<char*>(launch.workspace.data)), plan(of) {}
   void* entries() const { return data; }
   void* finals() const { return data + plan.finals; }
   void* counters() const { return data + plan.counters; }
@@ -141,10 +142,10 @@ Status launch_channel_backward(const ChannelInputGradient& problem, ChannelPasse
   const bool gradients = p.dweight.data != nullptr || p.dbias.data != nullptr;
   const bool table = passes == ChannelPasses::reduce;
   if (!table && !(gradients && (p.set == ChannelSet::group || plan.units == 0))) return {};
-  return launch_kernel<channel_sums_kernel<T>>(
-      "parameter gradient kernel launch", finish_shape(p.geometry.channels), launch, p.dweight, p.dbias,
-      table ? p.sums : ChannelTable{}, static_cast<const NumberPair<A>*>(workspace.entries()), plan.batches,
-      p.geometry.channels, plan.parts);
+  return launch_kernel<channel_sums_kernel<T>>("parameter gradient kernel launch", finish_shape(p.geometry.channels),
+                                               launch, p.dweight, p.dbias, table ? p.sums : ChannelTable{},
+                                               static_cast<const NumberPair<A>*>(workspace.entries()), plan.batches,
+                                               p.geometry.channels, plan.parts);
 }
 
 template <class A>

@@ -124,7 +124,8 @@ TEST(sm_margin_leaves_multiprocessors) {
 TEST(divisions_are_whole) {
   for (const Layout layout : {Layout::planes, Layout::rows}) {
     for (const int64_t samples : {int64_t{1}, int64_t{3}, int64_t{64}}) {
-      for (const int64_t places : {int64_t{1}, int64_t{2}, int64_t{49}, int64_t{196}, int64_t{3136}, int64_t{1000000}}) {
+      for (const int64_t places :
+           {int64_t{1}, int64_t{2}, int64_t{49}, int64_t{196}, int64_t{3136}, int64_t{1000000}}) {
         for (const int64_t channels : {int64_t{1}, int64_t{30}, int64_t{64}, int64_t{320}, int64_t{2048}}) {
           check_division(forward(layout, samples, channels, places, 0));
           check_division(forward(layout, samples, channels, places, 1));
