@@ -129,6 +129,7 @@ ChannelPlan plan_channel(const ChannelRequest& r, const DeviceInfo& device, cons
   ChannelPlan plan{};
   if (r.geometry.samples == 0 || r.geometry.channels == 0 || r.geometry.places == 0) return plan;
   plan.access = r.access;
+  plan.whole = r.access == ChannelAccess::planes && r.aligned;
   const bool innermost = r.access == ChannelAccess::planes
                              ? r.geometry.places_after == r.geometry.places && r.geometry.places % 8 == 0 && r.aligned
                              : r.geometry.places_after == 1 && r.geometry.channels % 8 == 0;

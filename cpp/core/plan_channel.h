@@ -41,6 +41,7 @@ enum class ChannelOrder : uint8_t {
 struct ChannelPlan {
   ChannelAccess access;
   ChannelOrder order;
+  bool whole;          // planes: each is whole packs
   bool mask_together;  // an access's bits of a mask lie in one byte
   int lanes;           // planes: threads on a segment; else threads on a unit, side by side
   int tile;            // channels
@@ -90,7 +91,7 @@ struct ChannelTuning {
   int items_a_block = 2;
   int64_t solo_bytes = 128 << 10;  // most that a block takes on alone
   int solo_slabs = 192;            // fewest that occupy a device
-  int blocks_an_sm = 3;
+  int blocks_an_sm = 4;
 };
 
 ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning);

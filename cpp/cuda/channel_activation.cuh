@@ -16,6 +16,16 @@ constexpr bool kIdentity = std::is_same_v<Act, Identity<Math<T>>>;
 template <class Act>
 constexpr bool kAny = std::is_same_v<Act, AnyActivation>;
 
+/// Whether the slope may have to come from the output: the reader refuses that for kinds where it does not follow.
+template <class Act>
+constexpr bool slope_follows_from_output() {
+  if constexpr (kAny<Act>) {
+    return true;
+  } else {
+    return Act::kSlopeFromOutput;
+  }
+}
+
 /// value = act(value).
 template <class T, class Act, class Problem, int kCount, class A>
 __device__ __forceinline__ void apply_activation(A (&value)[kCount], const ActivatedProblem<Problem, A>& p) {

@@ -23,9 +23,9 @@ struct BackwardPass {
   using Access = typename Walk::Access;
   static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
   static constexpr bool kActs = !kIdentity<T, Act>;
-  static constexpr int kLoads = Walk::kPlanes             ? (kActs ? 3 : 4)
-                                : sizeof(T) == 2 && kActs ? 2
-                                                          : 3;  // of each tensor under way together
+  static constexpr bool kFromOutput = slope_follows_from_output<Act>();
+  static constexpr bool kMasked = kAny<Act> || std::is_same_v<Act, Relu<Math<T>>>;
+  static constexpr int kLoads = 2;  // of each tensor under way together
 
   const BackwardProblem<A>& p;
   const ChannelSpace& s;
@@ -82,9 +82,9 @@ struct BackwardPass {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) centred[j] -= of.mean[Walk::owner(j)];
     if constexpr (kActs) {
-      if (p.mask != nullptr) {
+      if (kMasked && p.mask != nullptr) {
         apply_bits(walk, spot, dh);
-      } else if (p.y.data != nullptr) {
+      } else if (kFromOutput && p.y.data != nullptr) {
         A y[kWidth];
         walk.get(in.third[k], y);
         apply_slopes_of_output<T, Act>(dh, y, p);

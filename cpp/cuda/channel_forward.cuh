@@ -47,62 +47,50 @@ template <class T, class Act, class Walk>
 struct ForwardPass {
   using A = Accumulator<T>;
   static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
-  static constexpr int kReduceLoads = Walk::kPlanes ? 4 : 6;  // under way together
-  static constexpr int kApplyLoads = 4;
+  static constexpr int kReduceLoads = 4;  // under way together
+  static constexpr int kApplyLoads = 2;
 
   const ForwardProblem<A>& p;
   const ChannelSpace& s;
   MomentsEntry<A>* entries;
   NumberPair<A>* finals;
 
-  /// Adds the accesses in registers to the moments, in two passes over them.
-  template <int kLoads>
-  static __device__ __forceinline__ void add(const Walk& walk, const typename Walk::Spot (&spot)[kLoads],
-                                             const typename Walk::Access (&x)[kLoads], A (&mean)[kOwned],
-                                             A (&m2)[kOwned], A& count) {
-    A part_mean[kOwned] = {}, part_m2[kOwned] = {};
-    int elements = 0;
+  /// A thread's sums of each of its channels, about a number of its own data. With the first element as that number
+  /// (planes: the mean of the first access) squares are summed that exceed those about the mean by n times the square
+  /// of what lies between: not more than n times, and for data without outliers twice or so. A thread has some hundred
+  /// elements; those of different threads merge by Chan's formula.
+  struct Sums {
+    A pivot[kOwned] = {}, sum[kOwned] = {}, square[kOwned] = {};
+    int count = 0;  // elements of each channel
+
+    __device__ __forceinline__ void begin(const A (&value)[kWidth], int elements) {
 #pragma unroll
-    for (int k = 0; k < kLoads; ++k) {
-      if (!spot[k].valid) continue;
-      elements += walk.count(spot[k]);
-      A value[kWidth];
-      get(walk, spot[k], x[k], A(0), value);
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) part_mean[Walk::owner(j)] += value[j];
+      for (int j = 0; j < kWidth; ++j) pivot[Walk::owner(j)] += value[j];
+      if constexpr (Walk::kPlanes) pivot[0] /= static_cast<A>(elements);
     }
-    if (elements == 0) return;
-    const A n = static_cast<A>(elements), share = A(1) / n;
-#pragma unroll
-    for (int o = 0; o < kOwned; ++o) part_mean[o] *= share;
-#pragma unroll
-    for (int k = 0; k < kLoads; ++k) {
-      if (!spot[k].valid) continue;
-      A value[kWidth];
-      get(walk, spot[k], x[k], part_mean[0], value);
+    __device__ __forceinline__ void add(const Walk& walk, const typename Walk::Spot& spot, const A (&value)[kWidth],
+                                        int elements) {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
-        const A centred = value[j] - part_mean[Walk::owner(j)];
-        part_m2[Walk::owner(j)] += centred * centred;
+        A centred = value[j] - pivot[Walk::owner(j)];
+        if (!walk.inside(spot, j)) centred = A(0);
+        sum[Walk::owner(j)] += centred;
+        square[Walk::owner(j)] += centred * centred;
+      }
+      count += elements;
+    }
+    /// To mean (in pivot) and sum of squares about it.
+    __device__ __forceinline__ void finish() {
+      if (count == 0) return;
+      const A share = A(1) / static_cast<A>(count);
+#pragma unroll
+      for (int o = 0; o < kOwned; ++o) {
+        const A shift = sum[o] * share;
+        pivot[o] += shift;
+        square[o] = max(square[o] - sum[o] * shift, A(0));
       }
     }
-#pragma unroll
-    for (int o = 0; o < kOwned; ++o) {
-      const Moments<A> sum = merge(Moments<A>{mean[o], m2[o], count}, Moments<A>{part_mean[o], part_m2[o], n});
-      mean[o] = sum.mean;
-      m2[o] = sum.m2;
-    }
-    count += n;
-  }
-
-  /// The elements of an access, `beyond` in the place of what is no element of the plane.
-  static __device__ __forceinline__ void get(const Walk& walk, const typename Walk::Spot& spot,
-                                             const typename Walk::Access& x, A beyond, A (&value)[kWidth]) {
-    walk.get(x, value);
-    if (walk.whole(spot)) return;
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) value[j] = walk.inside(spot, j) ? value[j] : beyond;
-  }
+  };
 
   template <class Draw>
   __device__ __forceinline__ void reduce(const ChannelItem& item, Draw draw) const {
@@ -110,16 +98,29 @@ struct ForwardPass {
 #pragma unroll 1
     for (int index = 0; index < item.tiles; ++index) {
       Walk walk(s, item.tile(s, index), p.x);
-      A mean[kOwned] = {}, m2[kOwned] = {}, count = A(0);
+      Sums sums;
       for_each_block<kReduceLoads>(walk, [&](const typename Walk::Spot(&spot)[kReduceLoads]) {
         typename Walk::Access x[kReduceLoads];
 #pragma unroll
         for (int k = 0; k < kReduceLoads; ++k) {
           if (spot[k].valid) x[k] = walk.load(p.x, spot[k]);
         }
-        add(walk, spot, x, mean, m2, count);
+#pragma unroll
+        for (int k = 0; k < kReduceLoads; ++k) {
+          if (!spot[k].valid) continue;
+          const int elements = walk.count(spot[k]);
+          A value[kWidth];
+          walk.get(x[k], value);
+          if (k == 0 && sums.count == 0) {
+#pragma unroll
+            for (int j = 0; j < kWidth; ++j) value[j] = walk.inside(spot[k], j) ? value[j] : A(0);
+            sums.begin(value, elements);
+          }
+          sums.add(walk, spot[k], value, elements);
+        }
       });
-      leave_moments(s, walk, index, mean, m2, count, scratch);
+      sums.finish();
+      leave_moments(s, walk, index, sums.pivot, sums.square, static_cast<A>(sums.count), scratch);
     }
     draw();
     store_moments(s, item, scratch, entries);
@@ -172,7 +173,8 @@ struct ForwardPass {
       scale[o] = channel_scale(of.second, entry_or<T>(p.weight, channel, A(1)));
       bias[o] = entry_or<T>(p.bias, channel, A(0));
     }
-    const bool adds = p.addend.data != nullptr, marks = kWidth == 8 && p.mask != nullptr && s.mask_together;
+    constexpr bool kMarks = kWidth == 8 && std::is_same_v<Act, Relu<Math<T>>>;
+    const bool adds = p.addend.data != nullptr, marks = kMarks && p.mask != nullptr && s.mask_together;
     for_each_block<kApplyLoads>(walk, [&](const typename Walk::Spot(&spot)[kApplyLoads]) {
       typename Walk::Access x[kApplyLoads], addend[kApplyLoads];
 #pragma unroll
@@ -201,7 +203,7 @@ struct ForwardPass {
 #pragma unroll
           for (int j = 0; j < kWidth; ++j) h[j] += other[j];
         }
-        if constexpr (kWidth == 8) {
+        if constexpr (kMarks) {
           if (marks) store_bits(walk, spot[k], h);
         }
         apply_activation<T, Act>(h, p);
@@ -222,13 +224,17 @@ struct ForwardPass {
   }
 };
 
+/// Blocks that must fit a multiprocessor: as many as leave registers without spills.
+template <class T, class Walk>
+constexpr int kForwardBlocks = Walk::kPlanes && sizeof(T) < 8 ? 4 : 3;
+
 /// Work     channel_space.cuh, channel_walk.cuh.
 /// Bytes    each element of x is read twice, the second time out of the L2 cache where a wave fits it; each of addend
 /// is
 ///          read, each of y written once.
 /// Barriers two an item, one more where the lines of a block add up their sums.
 template <class T, class Act, class Walk>
-__global__ void __launch_bounds__(kChannelThreads, Walk::kPlanes ? 3 : 2)
+__global__ void __launch_bounds__(kChannelThreads, kForwardBlocks<T, Walk>)
     channel_forward_kernel(const __grid_constant__ ForwardProblem<Accumulator<T>> p,
                            const __grid_constant__ ChannelSpace space, void* entries, void* finals, void* counters) {
   using A = Accumulator<T>;

@@ -3,7 +3,8 @@
 //
 //   PlaneWalk    neighbours are places of one channel. The `lanes` threads of a team share a segment of a plane; a team
 //                keeps its channel and goes from segment to segment, `lines` teams of a channel in turn. Accesses are
-//                at multiples of 16 bytes, so the first and last of a plane may hold elements of its neighbours.
+//                at multiples of 16 bytes, so the first and last of a plane may hold elements of its neighbours;
+//                kWhole: none does, which is half of the code.
 //   RowWalk      neighbours are channels of one place. A thread keeps its kWidth channels and goes down the rows,
 //                `lines` threads of a column in turn. With kWidth 1, units have any strides.
 #pragma once
@@ -22,7 +23,7 @@ __device__ __forceinline__ void store_pack_streaming(T* to, const Pack<T>& pack)
                : "memory");
 }
 
-template <class T>
+template <class T, bool kWhole>
 class PlaneWalk {
  public:
   using A = Accumulator<T>;
@@ -76,13 +77,13 @@ class PlaneWalk {
 
   __device__ __forceinline__ int64_t offset(const ChannelView&, const Spot& spot) const { return offset_ + spot.place; }
   __device__ __forceinline__ bool whole(const Spot& spot) const {
-    return spot.place >= 0 && spot.place + kWidth <= places();
+    return kWhole || (spot.place >= 0 && spot.place + kWidth <= places());
   }
   __device__ __forceinline__ bool inside(const Spot& spot, int j) const {
-    return static_cast<unsigned>(spot.place + j) < static_cast<unsigned>(places());
+    return kWhole || static_cast<unsigned>(spot.place + j) < static_cast<unsigned>(places());
   }
   __device__ __forceinline__ int count(const Spot& spot) const {
-    return min(spot.place + kWidth, places()) - max(spot.place, 0);
+    return kWhole ? kWidth : min(spot.place + kWidth, places()) - max(spot.place, 0);
   }
   __device__ __forceinline__ int64_t number(const Spot& spot, int j) const {
     return s.number_of<true>(sample_, channel_, spot.place + j);
@@ -114,7 +115,7 @@ class PlaneWalk {
     sample_ = first_sample_ + sample;
     offset_ = channel_ * x_.channel_stride + sample_ * x_.sample_stride;
     const int phase = static_cast<int>(reinterpret_cast<uintptr_t>(x_.data) / sizeof(T));
-    const int shift = (phase + static_cast<int>(offset_)) & (kWidth - 1);
+    const int shift = kWhole ? 0 : (phase + static_cast<int>(offset_)) & (kWidth - 1);
     const int begin = segment * s.segment_places - shift;
     place_ = begin + lane_ * kWidth;
     stop_ = segment + 1 == static_cast<int>(s.segments.size) ? places() : min(begin + s.segment_places, places());

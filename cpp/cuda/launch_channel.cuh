@@ -47,7 +47,8 @@ inline void set_row_stride(const ChannelProblem& p, const ChannelPlan& plan, Cha
 template <class T, class Run>
 Status with_walk(const ChannelPlan& plan, Run run) {
   if constexpr (sizeof(T) < 8) {
-    if (plan.access == ChannelAccess::planes) return run(static_cast<PlaneWalk<T>*>(nullptr));
+    if (plan.whole) return run(static_cast<PlaneWalk<T, true>*>(nullptr));
+    if (plan.access == ChannelAccess::planes) return run(static_cast<PlaneWalk<T, false>*>(nullptr));
     if (plan.access == ChannelAccess::rows) return run(static_cast<RowWalk<T, kPackSize<T>>*>(nullptr));
   }
   return run(static_cast<RowWalk<T, 1>*>(nullptr));
