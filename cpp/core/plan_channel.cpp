@@ -136,7 +136,8 @@ ChannelPlan plan_channel(const ChannelRequest& r, const DeviceInfo& device, cons
   plan.mask_together = r.access != ChannelAccess::elements && innermost;
   plan.batches = r.set == ChannelSet::channel ? 1 : r.geometry.samples;
   plan.groups = r.set == ChannelSet::channel ? r.geometry.channels : r.geometry.groups;
-  const int64_t resident = std::max<int64_t>(1, device.multiprocessors - r.sm_margin) * tuning.blocks_an_sm;
+  const int blocks_an_sm = r.access == ChannelAccess::planes ? tuning.plane_blocks : tuning.row_blocks;
+  const int64_t resident = std::max<int64_t>(1, device.multiprocessors - r.sm_margin) * blocks_an_sm;
   if (r.access == ChannelAccess::planes) {
     divide_planes(r, item_bytes_of(r, tuning, resident), &plan);
   } else {

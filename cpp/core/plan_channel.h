@@ -85,13 +85,14 @@ struct ChannelRequest {
 
 /// What measurements may vary.
 struct ChannelTuning {
-  int64_t wave_bytes = 16 << 20;  // read in a wave
-  int64_t item_bytes = 64 << 10;  // read by an item, at most
+  int64_t wave_bytes = 32 << 20;   // read in a wave
+  int64_t item_bytes = 128 << 10;  // read by an item, at most
   int64_t least_item_bytes = 16 << 10;
   int items_a_block = 2;
   int64_t solo_bytes = 128 << 10;  // most that a block takes on alone
   int solo_slabs = 192;            // fewest that occupy a device
-  int blocks_an_sm = 4;
+  int plane_blocks = 4;            // a multiprocessor
+  int row_blocks = 3;
 };
 
 ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning);

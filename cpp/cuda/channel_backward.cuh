@@ -25,7 +25,8 @@ struct BackwardPass {
   static constexpr bool kActs = !kIdentity<T, Act>;
   static constexpr bool kFromOutput = slope_follows_from_output<Act>();
   static constexpr bool kMasked = kAny<Act> || std::is_same_v<Act, Relu<Math<T>>>;
-  static constexpr int kLoads = 2;  // of each tensor under way together
+  static constexpr int kLoads = 2;                         // of each tensor under way together
+  static constexpr bool kAhead = !Walk::kPlanes && !kActs;  // where there are registers for the next ones, too
 
   const BackwardProblem<A>& p;
   const ChannelSpace& s;
@@ -136,9 +137,8 @@ struct BackwardPass {
   __device__ __forceinline__ void reduce_tile(const ChannelTile& tile, Walk& walk,
                                               NumberPair<A> (&sums)[kOwned]) const {
     const Constants of = constants_of(tile, walk);
-    for_each_block<kLoads>(walk, [&](const Spot(&spot)[kLoads]) {
-      Loaded in;
-      load(walk, spot, &in);
+    const auto fetch = [&](const Spot(&spot)[kLoads], Loaded* in) { load(walk, spot, in); };
+    for_each_block<kLoads, kAhead, Loaded>(walk, fetch, [&](const Spot(&spot)[kLoads], const Loaded& in) {
 #pragma unroll
       for (int k = 0; k < kLoads; ++k) {
         if (!spot[k].valid) continue;
@@ -226,9 +226,8 @@ struct BackwardPass {
       c1[o] = c.first;
       c2[o] = c.second * rstd_at(tile.batch, channel);  // of x - mean instead of xhat
     }
-    for_each_block<kLoads>(walk, [&](const Spot(&spot)[kLoads]) {
-      Loaded in;
-      load(walk, spot, &in);
+    const auto fetch = [&](const Spot(&spot)[kLoads], Loaded* in) { load(walk, spot, in); };
+    for_each_block<kLoads, kAhead, Loaded>(walk, fetch, [&](const Spot(&spot)[kLoads], const Loaded& in) {
 #pragma unroll
       for (int k = 0; k < kLoads; ++k) {
         if (!spot[k].valid) continue;

@@ -46,9 +46,11 @@ __device__ __forceinline__ void update_running(const RunningStatistics& running,
 template <class T, class Act, class Walk>
 struct ForwardPass {
   using A = Accumulator<T>;
+  using Spot = typename Walk::Spot;
   static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
   static constexpr int kReduceLoads = 4;  // under way together
   static constexpr int kApplyLoads = 2;
+  static constexpr bool kAhead = !Walk::kPlanes;
 
   const ForwardProblem<A>& p;
   const ChannelSpace& s;
@@ -68,8 +70,7 @@ struct ForwardPass {
       for (int j = 0; j < kWidth; ++j) pivot[Walk::owner(j)] += value[j];
       if constexpr (Walk::kPlanes) pivot[0] /= static_cast<A>(elements);
     }
-    __device__ __forceinline__ void add(const Walk& walk, const typename Walk::Spot& spot, const A (&value)[kWidth],
-                                        int elements) {
+    __device__ __forceinline__ void add(const Walk& walk, const Spot& spot, const A (&value)[kWidth], int elements) {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
         A centred = value[j] - pivot[Walk::owner(j)];
@@ -99,18 +100,22 @@ struct ForwardPass {
     for (int index = 0; index < item.tiles; ++index) {
       Walk walk(s, item.tile(s, index), p.x);
       Sums sums;
-      for_each_block<kReduceLoads>(walk, [&](const typename Walk::Spot(&spot)[kReduceLoads]) {
+      struct Loaded {
         typename Walk::Access x[kReduceLoads];
+      };
+      const auto load = [&](const Spot(&spot)[kReduceLoads], Loaded* in) {
 #pragma unroll
         for (int k = 0; k < kReduceLoads; ++k) {
-          if (spot[k].valid) x[k] = walk.load(p.x, spot[k]);
+          if (spot[k].valid) in->x[k] = walk.load(p.x, spot[k]);
         }
+      };
+      for_each_block<kReduceLoads, kAhead, Loaded>(walk, load, [&](const Spot(&spot)[kReduceLoads], const Loaded& in) {
 #pragma unroll
         for (int k = 0; k < kReduceLoads; ++k) {
           if (!spot[k].valid) continue;
           const int elements = walk.count(spot[k]);
           A value[kWidth];
-          walk.get(x[k], value);
+          walk.get(in.x[k], value);
           if (k == 0 && sums.count == 0) {
 #pragma unroll
             for (int j = 0; j < kWidth; ++j) value[j] = walk.inside(spot[k], j) ? value[j] : A(0);
@@ -175,23 +180,26 @@ struct ForwardPass {
     }
     constexpr bool kMarks = kWidth == 8 && std::is_same_v<Act, Relu<Math<T>>>;
     const bool adds = p.addend.data != nullptr, marks = kMarks && p.mask != nullptr && s.mask_together;
-    for_each_block<kApplyLoads>(walk, [&](const typename Walk::Spot(&spot)[kApplyLoads]) {
+    struct Loaded {
       typename Walk::Access x[kApplyLoads], addend[kApplyLoads];
+    };
+    const auto load = [&](const Spot(&spot)[kApplyLoads], Loaded* in) {
 #pragma unroll
       for (int k = 0; k < kApplyLoads; ++k) {
-        if (spot[k].valid) x[k] = walk.load(p.x, spot[k]);
+        if (spot[k].valid) in->x[k] = walk.load(p.x, spot[k]);
       }
-      if (adds) {
+      if (!adds) return;
 #pragma unroll
-        for (int k = 0; k < kApplyLoads; ++k) {
-          if (spot[k].valid) addend[k] = walk.load(p.addend, spot[k]);
-        }
+      for (int k = 0; k < kApplyLoads; ++k) {
+        if (spot[k].valid) in->addend[k] = walk.load(p.addend, spot[k]);
       }
+    };
+    for_each_block<kApplyLoads, kAhead, Loaded>(walk, load, [&](const Spot(&spot)[kApplyLoads], const Loaded& in) {
 #pragma unroll
       for (int k = 0; k < kApplyLoads; ++k) {
         if (!spot[k].valid) continue;
         A h[kWidth];
-        walk.get(x[k], h);
+        walk.get(in.x[k], h);
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
           constexpr auto owner = Walk::owner;
@@ -199,7 +207,7 @@ struct ForwardPass {
         }
         if (adds) {
           A other[kWidth];
-          walk.get(addend[k], other);
+          walk.get(in.addend[k], other);
 #pragma unroll
           for (int j = 0; j < kWidth; ++j) h[j] += other[j];
         }
@@ -213,8 +221,7 @@ struct ForwardPass {
   }
 
   /// The byte of the mask that this access is.
-  __device__ __forceinline__ void store_bits(const Walk& walk, const typename Walk::Spot& spot,
-                                             const A (&h)[kWidth]) const {
+  __device__ __forceinline__ void store_bits(const Walk& walk, const Spot& spot, const A (&h)[kWidth]) const {
     unsigned bits = 0;
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
@@ -226,7 +233,7 @@ struct ForwardPass {
 
 /// Blocks that must fit a multiprocessor: as many as leave registers without spills.
 template <class T, class Walk>
-constexpr int kForwardBlocks = Walk::kPlanes && sizeof(T) < 8 ? 4 : 3;
+constexpr int kForwardBlocks = Walk::kPlanes && sizeof(T) < 8 ? 4 : 2;
 
 /// Work     channel_space.cuh, channel_walk.cuh.
 /// Bytes    each element of x is read twice, the second time out of the L2 cache where a wave fits it; each of addend

@@ -36,6 +36,8 @@ class PlaneWalk {
   struct Spot {
     int place;  // of the access's first element, which may lie before the plane
     bool valid;
+    int sample;
+    int64_t plane;  // offset of its first place
   };
 
   /// All tensors of x's shape have x's strides, and begin at the same element of a pack.
@@ -65,6 +67,8 @@ class PlaneWalk {
     for (int k = 0; k < kBlock; ++k) {
       spot[k].place = place_ + k * s.lanes * kWidth;
       spot[k].valid = spot[k].place < stop_;
+      spot[k].sample = sample_;
+      spot[k].plane = offset_;
     }
   }
   template <int kBlock>
@@ -75,7 +79,9 @@ class PlaneWalk {
     enter();
   }
 
-  __device__ __forceinline__ int64_t offset(const ChannelView&, const Spot& spot) const { return offset_ + spot.place; }
+  __device__ __forceinline__ int64_t offset(const ChannelView&, const Spot& spot) const {
+    return spot.plane + spot.place;
+  }
   __device__ __forceinline__ bool whole(const Spot& spot) const {
     return kWhole || (spot.place >= 0 && spot.place + kWidth <= places());
   }
@@ -86,7 +92,7 @@ class PlaneWalk {
     return kWhole ? kWidth : min(spot.place + kWidth, places()) - max(spot.place, 0);
   }
   __device__ __forceinline__ int64_t number(const Spot& spot, int j) const {
-    return s.number_of<true>(sample_, channel_, spot.place + j);
+    return s.number_of<true>(spot.sample, channel_, spot.place + j);
   }
 
   __device__ __forceinline__ Access load(const ChannelView& view, const Spot& spot) const {
@@ -225,15 +231,43 @@ class RowWalk {
   int64_t base_;
 };
 
-/// Calls visit(spots) until the walk is at its end, kBlock accesses at a time.
-template <int kBlock, class Walk, class Visit>
-__device__ __forceinline__ void for_each_block(Walk& walk, Visit visit) {
+/// Until the walk is at its end: load(spots, &in), then use(spots, in), kBlock accesses at a time. kAhead: what is used
+/// next is loaded before.
+template <int kBlock, bool kAhead, class In, class Walk, class Load, class Use>
+__device__ __forceinline__ void for_each_block(Walk& walk, Load load, Use use) {
+  using Spot = typename Walk::Spot;
+  if constexpr (!kAhead) {
 #pragma unroll 1
-  while (walk.more()) {
-    typename Walk::Spot spot[kBlock];
-    walk.look(spot);
-    visit(spot);
-    walk.template advance<kBlock>();
+    while (walk.more()) {
+      Spot spot[kBlock];
+      In in;
+      walk.look(spot);
+      load(spot, &in);
+      use(spot, in);
+      walk.template advance<kBlock>();
+    }
+  } else {
+    if (!walk.more()) return;
+    Spot here[kBlock];
+    In in;
+    walk.look(here);
+    load(here, &in);
+#pragma unroll 1
+    for (;;) {
+      Spot next[kBlock];
+      In coming;
+      walk.template advance<kBlock>();
+      const bool more = walk.more();
+      if (more) {
+        walk.look(next);
+        load(next, &coming);
+      }
+      use(here, in);
+      if (!more) return;
+#pragma unroll
+      for (int k = 0; k < kBlock; ++k) here[k] = next[k];
+      in = coming;
+    }
   }
 }
 
