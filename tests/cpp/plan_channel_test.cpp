@@ -88,7 +88,7 @@ TEST(batch_norm_of_planes) {
   CHECK_EQ(plan.lines, 8);
   CHECK_EQ(plan.parts, 8);
   CHECK_EQ(plan.slabs, 256);
-  CHECK_EQ(plan.slabs_a_wave, 41);  // 16 MB
+  CHECK_EQ(plan.slabs_a_wave, 83);  // 32 MB
 }
 
 TEST(batch_norm_of_rows) {
