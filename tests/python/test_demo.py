@@ -198,8 +198,8 @@ def test_vision_sees_a_wrong_norm(name, part, monkeypatch, capsys):
 def test_vision_exit_status(monkeypatch, tmp_path, part):
     from normact.demo import vision_run
 
+    losses = ([1.0, 0.5], [1.0, 0.5])
     for name in ("show_resnet", "show_unet"):
-        losses = ([1.0, 0.5], [1.0, 0.5])
         monkeypatch.setattr(vision_run, name, lambda *args, passed=name != part: (losses, passed))
     assert demo.main(["vision", "--device", "cpu", "--plot", str(tmp_path / "losses.png")]) == 1
 
