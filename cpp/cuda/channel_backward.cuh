@@ -25,7 +25,7 @@ struct BackwardPass {
   static constexpr bool kActs = !kIdentity<T, Act>;
   static constexpr bool kFromOutput = slope_follows_from_output<Act>();
   static constexpr bool kMasked = kAny<Act> || std::is_same_v<Act, Relu<Math<T>>>;
-  static constexpr int kLoads = 2;                         // of each tensor under way together
+  static constexpr int kLoads = 2;                          // of each tensor under way together
   static constexpr bool kAhead = !Walk::kPlanes && !kActs;  // where there are registers for the next ones, too
 
   const BackwardProblem<A>& p;

@@ -26,7 +26,7 @@ CUDA_HEADER = re.compile(r"^(?!\"cuda/)[<\"](cuda|cub/|cooperative_groups|nv/|mm
 PYTHON_HEADER = re.compile(r"^[<\"](Python\.h|nanobind/|pybind11/|numpy/)")
 FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow", "cupy", "ml_dtypes"}
 # What is imported on request only may import frameworks at its top; these others only inside functions.
-ON_REQUEST = re.compile(r"^(torch|jax|tensorflow|demo/(?!__init__)\w+)\.py$")
+ON_REQUEST = re.compile(r"^(torch(/\w+)?|jax|tensorflow|demo/(?!__init__)\w+)\.py$")
 LAZY = re.compile(r"^(arrays|quick_bench|demo/__init__)\.py$")
 
 

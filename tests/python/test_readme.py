@@ -48,7 +48,9 @@ def run(*command: object, **options) -> str:
 
 
 def norms() -> list[str]:
-    return [block for block in blocks("python") if re.search("(layer|rms)_norm", block)]
+    return [
+        block for block in blocks("python") if re.search("(layer|rms)_norm", block) and "normact.torch" not in block
+    ]
 
 
 def test_readme_has_a_block_for_each_library():
@@ -97,6 +99,19 @@ close(z, functional.silu(functional.group_norm(x.double(), 8)))
 close(torch.cat(parts), functional.batch_norm(x.double(), None, None, None, None, True))
 """
     run(sys.executable, "-c", block + check)
+
+
+def test_readme_differentiable():
+    (block,) = (block for block in blocks("python") if "normact.torch" in block)
+    check = """
+s, w = x.detach().double().requires_grad_(), weight.detach().double().requires_grad_()
+torch.nn.functional.silu(torch.nn.functional.rms_norm(s, (512,), w)).square().mean().backward()
+torch.testing.assert_close(x.grad.double(), s.grad, rtol=1e-4, atol=1e-7)
+torch.testing.assert_close(weight.grad.double(), w.grad, rtol=1e-4, atol=1e-7)
+assert torch.equal(total, model(x) + x)
+torch.testing.assert_close(y, torch.nn.functional.layer_norm(total, (512,)))
+"""
+    assert run(sys.executable, "-c", block + check).split() == "replaced 2 modules: 1: GELU 2: LayerNorm".split()
 
 
 def test_readme_activations():

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a public function reaches the library: the shortest way that PyTorch's state allows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd import forward_ad
+
+from normact.torch.functions import is_plain
+
+if TYPE_CHECKING:
+    from normact.torch.functions import Calls
+    from normact.torch.op import Options, Tensors
+
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+
+
+def call(calls: Calls, tensors: Tensors, options: Options) -> Any:
+    """Runs an operation: what the caller gets of it, as one tensor or a tuple.
+
+    - Under torch.compile and torch.export, under a mode that watches operations, for tensor subclasses and for tensors
+      without memory: the operator.
+    - Inside a transform of torch.func: its autograd function that knows them.
+    - Where a gradient is wanted: the fast autograd function.
+    - Else nothing stands between the caller and the kernel.
+    """
+    op = calls.op
+    if torch.compiler.is_compiling():
+        return _functional(calls, calls.forward_op, tensors, options)
+    plain, gradient = is_plain(), False
+    for tensor in tensors:
+        if tensor is not None:
+            if type(tensor) not in _PLAIN:
+                plain = plain and not _subclass(op.name, op.tensors, tensors)
+            elif tensor.requires_grad:
+                gradient = True
+    if not plain or tensors[0].is_meta:
+        inside = torch._C._functorch.peek_interpreter_stack() is not None
+        return _functional(calls, calls.transformed.apply if inside else calls.forward_op, tensors, options)
+    if (gradient and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
+        return calls.eager.apply(*tensors, *options)
+    outputs = op.forward(tensors, options, False)
+    return outputs[0] if op.returned == 1 else tuple(outputs[: op.returned])
+
+
+def _functional(calls: Calls, function: Any, tensors: Tensors, options: Options) -> Any:
+    """Through a function that returns the new values of what is updated."""
+    op = calls.op
+    outputs = function(*tensors, *options)
+    if op.states:
+        with torch.no_grad():
+            for state, new in zip(tensors[len(tensors) - op.states :], outputs[len(op.outputs) :]):
+                if state is not None:
+                    state.copy_(new)
+    if len(op.outputs) + op.states == 1:
+        return outputs
+    return outputs[0] if op.returned == 1 else tuple(outputs[: op.returned])
+
+
+def _subclass(function: str, names: tuple[str, ...], tensors: Tensors) -> bool:
+    """True, as there is a subclass of Tensor; TypeError if there is something else."""
+    for name, tensor in zip(names, tensors):
+        if tensor is not None and not isinstance(tensor, torch.Tensor):
+            raise not_a_tensor(function, name.rstrip("?"), tensor)
+    return True
+
+
+def not_a_tensor(function: str, name: str, found: Any) -> TypeError:
+    """The error about an argument that is no tensor."""
+    kind = f"{type(found).__module__}.{type(found).__qualname__}"
+    return TypeError(f"{function}: {name} is of type {kind}; expected a torch.Tensor")

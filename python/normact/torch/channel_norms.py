@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch, group and instance norm with PyTorch's arguments, differentiable. Channels are dimension 1."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from normact.torch.call import call
+from normact.torch.channel_ops import (
+    BATCH_NORM,
+    BATCH_NORM_ADD,
+    BATCH_NORM_ADD_UPDATE,
+    BATCH_NORM_UPDATE,
+    GROUP_NORM,
+    INSTANCE_NORM_UPDATE,
+)
+from normact.torch.inputs import check_tensor, matched
+from normact.torch.op import statistic_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    activation: str | None = None,
+    alpha: float | None = None,
+) -> Tensor:
+    """`torch.nn.functional.group_norm` with an activation in the same pass.
+
+    Parameters
+    ----------
+    input : Tensor
+        float64, float32, float16 or bfloat16, of shape ``(N, C, ...)``; contiguous, channels_last or any strides.
+    num_groups : int
+        Divides C.
+    weight, bias : Tensor, optional
+        Of shape ``(C,)``; the dtype of input, or float32.
+    eps : float
+        Added to the variance.
+    activation, alpha
+        As in `layer_norm`.
+
+    Returns
+    -------
+    y : Tensor
+        Shape, dtype, device and memory layout of input, also under autocast.
+
+    Raises
+    ------
+    ValueError, TypeError, NotImplementedError
+        As in `layer_norm`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> group_norm(torch.tensor([[1.0, 3.0, 10.0, 30.0]]), 2, eps=0.0).tolist()
+    [[-1.0, 1.0, -1.0, 1.0]]
+    """
+    check_tensor("group_norm", "input", input)
+    return call(GROUP_NORM, matched((input,), (weight, bias)), (num_groups, eps, activation, alpha))
+
+
+def instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    *,
+    activation: str | None = None,
+    alpha: float | None = None,
+) -> Tensor:
+    """`torch.nn.functional.instance_norm` with an activation in the same pass.
+
+    Parameters, results and errors are those of `batch_norm`; the statistics are of each sample, or without
+    `use_input_stats` the running ones.
+
+    Examples
+    --------
+    >>> import torch
+    >>> instance_norm(torch.tensor([[[1.0, 3.0], [10.0, 30.0]]]), eps=0.0).tolist()
+    [[[-1.0, 1.0], [-1.0, 1.0]]]
+    """
+    check_tensor("instance_norm", "input", input)
+    tensors = matched((input,), (weight, bias))
+    running = Running(input, running_mean, running_var)
+    if not use_input_stats:
+        return call(BATCH_NORM, tensors + running.used, (False, eps, activation, alpha))
+    if input.ndim < 2:
+        raise ValueError(f"instance_norm: input is {input.ndim}-D; expected at least 2 dimensions, (N, C, ...)")
+    options = (input.shape[1] or 1, eps, activation, alpha)
+    if running_mean is None and running_var is None:
+        return call(GROUP_NORM, tensors, options)
+    y = call(INSTANCE_NORM_UPDATE, tensors + running.used, (*options, momentum))
+    running.write_back()
+    return y
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float | None = 0.1,
+    eps: float = 1e-5,
+    *,
+    num_batches_tracked: Tensor | None = None,
+    addend: Tensor | None = None,
+    activation: str | None = None,
+    alpha: float | None = None,
+) -> Tensor:
+    """`torch.nn.functional.batch_norm`, and what may be done in the same pass.
+
+    With the statistics of the batch in training, the running ones else::
+
+        y = act((input - mean) / sqrt(var + eps) * weight + bias + addend)
+
+    Parameters
+    ----------
+    input : Tensor
+        float64, float32, float16 or bfloat16, of shape ``(N, C, ...)``; contiguous, channels_last or any strides.
+    running_mean, running_var : Tensor or None
+        Of shape ``(C,)``; float32 (float64 for float64), others are converted. Updated in place in training.
+    weight, bias : Tensor, optional
+        Of shape ``(C,)``; the dtype of input, or float32.
+    training : bool
+        Whether the statistics are those of the batch.
+    momentum : float, optional
+        The weight of this batch in the running statistics; None for ``1 / num_batches_tracked``.
+    eps : float
+        Added to the variance.
+    num_batches_tracked : Tensor, optional
+        int64, of shape ``()``; counted up in training.
+    addend : Tensor, optional
+        Shape and dtype of input; added before the activation. With "relu" the end of a ResNet's block.
+    activation, alpha
+        As in `layer_norm`.
+
+    Returns
+    -------
+    y : Tensor
+        Shape, dtype, device and memory layout of input, also under autocast.
+
+    Raises
+    ------
+    ValueError, TypeError, NotImplementedError
+        As in `layer_norm`; ValueError also for one value a channel in training.
+
+    Examples
+    --------
+    >>> import torch
+    >>> batch_norm(torch.tensor([[1.0], [3.0]]), None, None, training=True, eps=0.0, activation="relu").tolist()
+    [[0.0], [1.0]]
+    """
+    check_tensor("batch_norm", "input", input)
+    running = Running(input, running_mean, running_var)
+    if addend is None:
+        tensors, plain, updating = matched((input,), (weight, bias)), BATCH_NORM, BATCH_NORM_UPDATE
+    else:
+        tensors, plain, updating = matched((input, addend), (weight, bias)), BATCH_NORM_ADD, BATCH_NORM_ADD_UPDATE
+    options = (bool(training), eps, activation, alpha)
+    if not training or (running_mean is None and running_var is None):
+        return call(plain, tensors + running.used, options)
+    y = call(updating, (*tensors, *running.used, num_batches_tracked), (*options, momentum))
+    running.write_back()
+    return y
+
+
+class Running:
+    """Running statistics in the dtype that the library keeps them in."""
+
+    def __init__(self, input: Any, *given: Any) -> None:
+        dtype = statistic_dtype(input.dtype)
+        self.given = given
+        self.used = tuple(each if each is None or each.dtype == dtype else each.to(dtype) for each in given)
+
+    def write_back(self) -> None:
+        """Copies what was updated to where it came from."""
+        for given, used in zip(self.given, self.used):
+            if given is not used:
+                given.copy_(used)

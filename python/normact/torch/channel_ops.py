@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch, group and instance norm as PyTorch operations.
+
+Batch norm has four entries: with an addend or without, updating running statistics or not. So each has fixed outputs.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from normact import channel_calls
+from normact.torch.functions import build
+from normact.torch.op import Op, Options, Tensors, statistic_dtype
+from normact.torch.pointwise_ops import FROM_OUTPUT
+
+_ACTIVATION = ("str? activation", "float? alpha")
+
+
+def _statistics(x: torch.Tensor, *shape: int) -> Tensors:
+    return tuple(x.new_empty(shape, dtype=statistic_dtype(x.dtype)) for _ in range(2))
+
+
+# ---- Group and instance norm ----
+
+
+def _group(name: str, updates: bool) -> Op:
+    """Group norm, and instance norm with running statistics: as many groups as channels, and a momentum."""
+
+    def forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
+        x, weight, bias, *running = tensors
+        num_groups, eps, activation, alpha, *momentum = options
+        act = channel_calls.activation_of(name, activation, alpha)
+        arrays = (x, weight, bias, *(running or (None, None)))
+        factor = momentum[0] if momentum else 0.0
+        found = channel_calls.group_forward(name, arrays, num_groups, 1, eps, factor, act, keep, None, None)
+        return tuple(found) if keep else (found,)
+
+    def backward(grads: Tensors, saved: Tensors, options: Options) -> Tensors:
+        num_groups, _, activation, alpha, *_ = options
+        act = channel_calls.activation_of(f"{name}_backward", activation, alpha)
+        arrays = (grads[0], *saved)
+        return channel_calls.group_backward(f"{name}_backward", arrays, num_groups, 1, act, None, None)[:3]
+
+    def empty(tensors: Tensors, options: Options) -> Tensors:
+        x = tensors[0]
+        return torch.empty_like(x), *_statistics(x, x.shape[0], options[0])
+
+    return Op(
+        name=f"{name}_update" if updates else name,
+        tensors=("x", "weight?", "bias?", *(("running_mean", "running_var") if updates else ())),
+        options=("SymInt num_groups", "float eps", *_ACTIVATION, *(("float momentum",) if updates else ())),
+        outputs=("y", "mean", "rstd"),
+        returned=1,
+        saved=("x", "weight?", "bias?", "mean", "rstd"),
+        saves=lambda tensors, outputs, options: (*tensors[:3], *outputs[1:]),
+        gradients=(("x",), ("weight",), ("bias",)),
+        gradient_of=(0, 1, 2, None, None) if updates else (0, 1, 2),
+        forward=forward,
+        backward=backward,
+        empty=empty,
+        states=2 if updates else 0,
+    )
+
+
+GROUP_NORM = build(_group("group_norm", updates=False))
+INSTANCE_NORM_UPDATE = build(_group("instance_norm", updates=True))
+
+
+# ---- Batch norm ----
+
+
+def _batch(name: str, addend: bool, updates: bool) -> Op:
+    """Batch norm; without updates it may still read running statistics, in inference."""
+    running = ("running_mean", "running_var") if updates else ("running_mean?", "running_var?")
+    front = ("x", *(("addend",) if addend else ()), "weight?", "bias?")
+    normed = len(front)
+
+    def forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
+        x, *added, weight, bias = tensors[:normed]
+        training, eps, activation, alpha, *momentum = options
+        act = channel_calls.activation_of("batch_norm", activation, alpha)
+        states = tensors[normed:] if updates else (*tensors[normed:], None)
+        arrays = (x, weight, bias, added[0] if addend else None, *states)
+        factor = momentum[0] if updates else 0.0
+        found = channel_calls.batch_forward(
+            "batch_norm", arrays, training, 1, eps, factor, act, keep, False, None, None
+        )
+        return tuple(found[:3]) if keep else (found,)
+
+    def saves(tensors: Tensors, outputs: Tensors, options: Options) -> Tensors:
+        x, *added, weight, bias = tensors[:normed]
+        y, mean, rstd = outputs[:3]
+        if options[2] in FROM_OUTPUT:
+            return x, weight, bias, None, mean, rstd, y
+        return x, weight, bias, added[0] if addend and options[2] is not None else None, mean, rstd, None
+
+    def backward(grads: Tensors, saved: Tensors, options: Options) -> Tensors:
+        x, weight, bias, added, mean, rstd, y = saved
+        training, _, activation, alpha, *_ = options
+        act = channel_calls.activation_of("batch_norm_backward", activation, alpha)
+        arrays = channel_calls.BatchInputs(grads[0], x, weight, bias, added, mean, rstd, y, None)
+        found = channel_calls.batch_backward("batch_norm_backward", arrays, training, 1, act, addend, None, None)
+        return found if addend else found[:3]
+
+    def empty(tensors: Tensors, options: Options) -> Tensors:
+        x = tensors[0]
+        return torch.empty_like(x), *_statistics(x, x.shape[1])
+
+    of_tensors = (0, *((3,) if addend else ()), 1, 2)
+    states = (*running, "num_batches_tracked?") if updates else running
+    return Op(
+        name=name,
+        tensors=front + states,
+        options=("bool training", "float eps", *_ACTIVATION, *(("float? momentum",) if updates else ())),
+        outputs=("y", "mean", "rstd"),
+        returned=1,
+        saved=("x", "weight?", "bias?", "addend?", "mean", "rstd", "y?"),
+        saves=saves,
+        gradients=(("x",), ("weight",), ("bias",), *((("x",),) if addend else ())),
+        gradient_of=of_tensors + (None,) * len(states),
+        forward=forward,
+        backward=backward,
+        empty=empty,
+        states=len(states) if updates else 0,
+    )
+
+
+BATCH_NORM = build(_batch("batch_norm", addend=False, updates=False))
+BATCH_NORM_UPDATE = build(_batch("batch_norm_update", addend=False, updates=True))
+BATCH_NORM_ADD = build(_batch("batch_norm_add", addend=True, updates=False))
+BATCH_NORM_ADD_UPDATE = build(_batch("batch_norm_add_update", addend=True, updates=True))

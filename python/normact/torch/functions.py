@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The autograd functions of an `Op`.
+
+`Eager` is the fast one. `Transformed` and `TransformedBackward` are for `torch.func`: such functions take three times
+as long to call, so they are used only inside a transform.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from normact.torch import library
+
+if TYPE_CHECKING:
+    from normact.torch.op import Op, Options, Tensors
+
+
+class Calls(NamedTuple):
+    """All ways to run an operation."""
+
+    op: Op
+    forward_op: Any
+    backward_op: Any
+    eager: Any
+    transformed: Any
+
+
+def is_plain() -> bool:
+    """Whether nothing watches or transforms the operations of PyTorch, so that memory may be worked on directly."""
+    return not torch._C._len_torch_dispatch_stack() and torch._C._functorch.peek_interpreter_stack() is None
+
+
+def build(op: Op) -> Calls:
+    """Makes and registers all that PyTorch needs of an operation."""
+    forward_op, backward_op = library.register(op)
+    once = _transformed_backward(op, backward_op)
+
+    def gradients(grads: Tensors, saved: Tensors, options: Options) -> tuple[Any, ...]:
+        """A gradient for each tensor and option."""
+        grads = grads[: op.returned]
+        if grads[0] is None:
+            other = next((grad for grad in grads if grad is not None), None)
+            if other is None:
+                return (None,) * (len(op.tensors) + len(options))
+            grads = (torch.zeros_like(other), *grads[1:])
+        if torch.compiler.is_compiling():
+            found = _placed(op, saved, backward_op(*grads, *saved, *options))
+        elif torch._C._functorch.peek_interpreter_stack() is not None:
+            found = _placed(op, saved, once.apply(*grads, *saved, *options))
+        elif torch.is_grad_enabled() or not is_plain():
+            found = _placed(op, saved, backward_op(*grads, *saved, *options))
+        else:
+            found = op.backward(grads, saved, options)
+        return tuple(None if place is None else found[place] for place in op.gradient_of) + (None,) * len(options)
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        tensors, options = op.split(inputs)
+        outputs = output if isinstance(output, tuple) else (output,)
+        ctx.save_for_backward(*op.saves(tensors, outputs[: len(op.outputs)], options))
+        ctx.options = options
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*outputs[op.returned :])
+
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        return gradients(grads, ctx.saved_tensors, ctx.options)
+
+    def refuse(ctx: Any, *grads: Any) -> Any:
+        raise refusal(op.name)
+
+    library.register_gradients(op, setup_context, backward, refuse)
+    library.register_vmaps(op, vmap_rule(op, forward_op), loop_rule(backward_op))
+    eager = _eager(op, backward)
+    return Calls(op, forward_op, backward_op, eager, _transformed(op, forward_op, setup_context, backward))
+
+
+def refusal(name: str) -> NotImplementedError:
+    """The error about a second derivative."""
+    return NotImplementedError(
+        f"normact.torch: {name} was differentiated twice, and its backward has no gradient of its own; expected a "
+        "loss without gradients in it (no gradient penalty, no Hessian), or PyTorch's own function"
+    )
+
+
+def _placed(op: Op, saved: Tensors, found: Any) -> list[Any]:
+    """The gradients that an operator returned, in the places of those that exist."""
+    each = iter(found)
+    return [next(each) if there else None for there in op.present(saved)]
+
+
+def _eager(op: Op, backward: Any) -> Any:
+    """The statistics stay inside: they are not outputs that PyTorch would have to wrap."""
+
+    def forward(ctx: Any, *args: Any) -> Any:
+        tensors, options = op.split(args)
+        outputs = op.forward(tensors, options, True)
+        ctx.save_for_backward(*op.saves(tensors, outputs, options))
+        ctx.options = options
+        ctx.set_materialize_grads(False)
+        return outputs[0] if op.returned == 1 else tuple(outputs[: op.returned])
+
+    return _function(f"Normact_{op.name}", forward=forward, backward=backward)
+
+
+def _transformed(op: Op, forward_op: Any, setup_context: Any, backward: Any) -> Any:
+    made = _function(
+        f"NormactTransformed_{op.name}",
+        forward=lambda *args: forward_op(*args),
+        setup_context=setup_context,
+        backward=backward,
+        vmap=vmap_rule(op, lambda *args: made.apply(*args)),
+    )
+    return made
+
+
+def _transformed_backward(op: Op, backward_op: Any) -> Any:
+    def refuse(ctx: Any, *grads: Any) -> Any:
+        raise refusal(op.name)
+
+    once = _function(
+        f"NormactTransformedBackward_{op.name}",
+        forward=lambda *args: tuple(backward_op(*args)),
+        setup_context=lambda ctx, inputs, output: None,
+        backward=refuse,
+        vmap=loop_rule(lambda *args: once.apply(*args)),
+    )
+    return once
+
+
+def _function(name: str, **methods: Any) -> Any:
+    return type(name, (torch.autograd.Function,), {key: staticmethod(value) for key, value in methods.items()})
+
+
+# ---- vmap ----
+
+
+def loop_rule(call: Any) -> Any:
+    """A vmap that is one call for each member of the batch: right for everything, such as gradients per sample."""
+
+    def rule(info: Any, in_dims: Any, *args: Any) -> tuple[Any, Any]:
+        rows = [
+            call(*(arg.select(dim, i) if isinstance(dim, int) else arg for arg, dim in zip(args, in_dims)))
+            for i in range(info.batch_size)
+        ]
+        if isinstance(rows[0], torch.Tensor):
+            return torch.stack(rows), 0
+        kind = type(rows[0])
+        stacked = kind(torch.stack(parts) for parts in zip(*rows))
+        return stacked, kind(0 for _ in stacked)
+
+    return rule
+
+
+def vmap_rule(op: Op, call: Any) -> Any:
+    """A vmap that is one call if only tensors are batched that take further leading dimensions."""
+    leading = [name.rstrip("?") in op.leading for name in op.tensors]
+    loop = loop_rule(call)
+
+    def rule(info: Any, in_dims: Any, *args: Any) -> tuple[Any, Any]:
+        tensors, options = op.split(args)
+        dims = in_dims[: len(tensors)]
+        if any(isinstance(dim, int) and not may for dim, may in zip(dims, leading)):
+            return loop(info, in_dims, *args)
+        moved = [
+            _leading(tensor, dim, info.batch_size) if may else tensor
+            for tensor, dim, may in zip(tensors, dims, leading)
+        ]
+        outputs = call(*moved, *options)
+        return outputs, 0 if isinstance(outputs, torch.Tensor) else (0,) * len(outputs)
+
+    return rule
+
+
+def _leading(tensor: Any, dim: int | None, size: int) -> Any:
+    """The tensor with the batch as its first dimension."""
+    if tensor is None:
+        return None
+    return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all public functions do with their arguments first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from normact.torch.call import not_a_tensor
+
+
+def check_tensor(function: str, name: str, value: Any) -> None:
+    """Raises TypeError for what is no tensor of PyTorch."""
+    if not isinstance(value, torch.Tensor):
+        raise not_a_tensor(function, name, value)
+
+
+def matched(like: tuple[Any, ...], parameters: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+    """The tensors in dtypes that go together, which differ only under autocast.
+
+    There matmuls give the low dtype, and what did not come from one is float32. So the tensors of the first argument
+    take the widest dtype among them, as PyTorch's addition and multiplication do, and a parameter is made float32 if
+    it has neither that nor the data's dtype. Without autocast nothing is converted: the library refuses a mixture.
+    """
+    if not torch._C._is_any_autocast_enabled() or not torch.is_autocast_enabled(like[0].device.type):
+        return like + parameters
+    dtype = like[0].dtype
+    for tensor in like:
+        if tensor is not None:
+            dtype = torch.promote_types(dtype, tensor.dtype)
+    same = tuple(None if tensor is None else tensor.to(dtype) for tensor in like)
+    fits = (dtype, torch.float32)
+    return same + tuple(p if p is None or p.dtype in fits else p.float() for p in parameters)
+
+
+def negative(function: str, dim: int, name: str, tensor: torch.Tensor) -> int:
+    """The dimension counted from the last, so that leading ones may be added. ValueError for a wrong one."""
+    ndim = tensor.ndim
+    if not -ndim <= dim < ndim:
+        raise ValueError(f"{function}: dim is {dim} and {name} is {ndim}-D; expected one of -{ndim} to {ndim - 1}")
+    return dim if dim < 0 else dim - ndim

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators `torch.ops.normact.*`: what `torch.compile`, `torch.export` and tensor subclasses see of an `Op`.
+
+They are pure functions. An operation that updates tensors returns their new values behind its outputs, and `call`
+copies these; the backward is an operator of its own that returns the gradients that exist.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from normact.torch.op import Op, Options, Tensors
+
+_LIBRARY = torch.library.Library("normact", "DEF")
+_DEVICES = ("CPU", "CUDA")
+
+
+def register(op: Op) -> tuple[Any, Any]:
+    """Defines both operators of an operation and returns them: forward and backward."""
+    forward, backward = op.name, f"{op.name}_backward"
+    results = _names(op.outputs + tuple(name.rstrip("?") for name in op.tensors[len(op.tensors) - op.states :]))
+    arguments = _names(op.tensors) + list(op.options)
+    returns = results[0] if len(results) == 1 else f"({', '.join(results)})"
+    _LIBRARY.define(f"{forward}({', '.join(arguments)}) -> {returns}")
+    seeds = [f"Tensor{'?' if i else ''} d{name}" for i, name in enumerate(op.outputs[: op.returned])]
+    arguments = seeds + _names(op.saved) + list(op.options)
+    _LIBRARY.define(f"{backward}({', '.join(arguments)}) -> Tensor[]")
+    _implement(op, forward, backward)
+    namespace = torch.ops.normact
+    return getattr(namespace, forward).default, getattr(namespace, backward).default
+
+
+def _names(tensors: tuple[str, ...]) -> list[str]:
+    return [f"Tensor? {name[:-1]}" if name.endswith("?") else f"Tensor {name}" for name in tensors]
+
+
+def _implement(op: Op, forward: str, backward: str) -> None:
+    def run(*args: Any) -> Any:
+        tensors, options = op.split(args)
+        new = tuple(None if state is None else state.clone() for state in _states(op, tensors))
+        outputs = op.forward(tensors[: len(tensors) - op.states] + new, options, True)
+        return _returned(outputs + _filled(new, tensors[0]))
+
+    def run_fake(*args: Any) -> Any:
+        tensors, options = op.split(args)
+        new = tuple(None if state is None else torch.empty_like(state) for state in _states(op, tensors))
+        return _returned(op.empty(tensors, options) + _filled(new, tensors[0]))
+
+    def run_backward(*args: Any) -> list[Any]:
+        return [gradient for gradient in op.backward(*split_backward(op, args)) if gradient is not None]
+
+    def run_backward_fake(*args: Any) -> list[Any]:
+        saved = split_backward(op, args)[1]
+        likes = [op.like(gradient, saved) for gradient in range(len(op.gradients))]
+        return [torch.empty_like(like) for like in likes if like is not None]
+
+    for device in _DEVICES:
+        _LIBRARY.impl(forward, run, device)
+        _LIBRARY.impl(backward, run_backward, device)
+    torch.library.register_fake(f"normact::{forward}", run_fake, lib=_LIBRARY)
+    torch.library.register_fake(f"normact::{backward}", run_backward_fake, lib=_LIBRARY)
+
+
+def _states(op: Op, tensors: Tensors) -> Tensors:
+    return tensors[len(tensors) - op.states :]
+
+
+def _filled(tensors: Tensors, like: Any) -> Tensors:
+    """An operator's outputs cannot be None."""
+    return tuple(like.new_empty(0) if tensor is None else tensor for tensor in tensors)
+
+
+def _returned(outputs: Tensors) -> Any:
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
+def split_backward(op: Op, args: tuple[Any, ...]) -> tuple[Tensors, Tensors, Options]:
+    """Gradients, saved tensors and options of the arguments of the backward operator."""
+    end = op.returned + len(op.saved)
+    return args[: op.returned], args[op.returned : end], args[end:]
+
+
+def register_gradients(op: Op, setup_context: Any, backward: Any, refuse: Any) -> None:
+    """The autograd formula of the forward operator; the backward's refuses."""
+    torch.library.register_autograd(f"normact::{op.name}", backward, setup_context=setup_context, lib=_LIBRARY)
+    torch.library.register_autograd(f"normact::{op.name}_backward", refuse, lib=_LIBRARY)
+
+
+def register_vmaps(op: Op, forward: Any, backward: Any) -> None:
+    """What a vmap over the operators does: (info, in_dims, *args) -> (results, out_dims)."""
+    torch.library.register_vmap(f"normact::{op.name}", forward, lib=_LIBRARY)
+    torch.library.register_vmap(f"normact::{op.name}_backward", backward, lib=_LIBRARY)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PyTorch is told of an operation: one `Op`, from which all ways of calling it are made.
+
+An `Op` names the tensors, the options and the outputs of an operation and says how the library's raw functions are
+called, forward and backward. `functions` makes autograd functions of it, `library` the operators that
+`torch.compile` and `torch.export` see, `call` picks one of these. A new operation is one more entry of a table
+(`row_ops`, `pointwise_ops`, `channel_ops`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Tensors = tuple[Any, ...]  # torch.Tensor, or None for an optional one that is not there
+Options = tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Op:
+    """An operation. Names that end in "?" are those of tensors that may be None.
+
+    All callables take the tensors, and the options, as one tuple each in the order that is named here.
+    """
+
+    name: str
+    #: What goes in, and what else the caller says, as in a schema: "float eps".
+    tensors: tuple[str, ...]
+    options: tuple[str, ...]
+    #: What comes out: first what the caller gets and may differentiate, then what the backward reads.
+    outputs: tuple[str, ...]
+    returned: int
+    #: What the backward reads of the tensors and outputs. `saves` picks it: (tensors, outputs, options) -> tensors.
+    saved: tuple[str, ...]
+    saves: Callable[[Tensors, Tensors, Options], Tensors]
+    #: The backward's results, each by the names in `saved` of what it looks like: the first of them that is there.
+    #: It has none for a name that is not there.
+    gradients: tuple[tuple[str, ...], ...]
+    #: For each tensor the place of its gradient among these, or None.
+    gradient_of: tuple[int | None, ...]
+    #: (tensors, options, keep) -> all outputs; without `keep` at least those that the caller gets.
+    forward: Callable[[Tensors, Options, bool], Tensors]
+    #: (gradients of what the caller got, saved, options) -> the gradients, None for one that does not exist.
+    backward: Callable[[Tensors, Tensors, Options], Tensors]
+    #: (tensors, options) -> all outputs, uninitialised, of the right shape, dtype and strides.
+    empty: Callable[[Tensors, Options], Tensors]
+    #: The tensors that may have any number of further leading dimensions, which then all outputs have: a vmap over them
+    #: is one call. None: it is a call for each.
+    leading: tuple[str, ...] = ()
+    #: How many of the last tensors are updated in place. The operator is a function that returns their new values.
+    states: int = 0
+
+    def present(self, saved: Tensors) -> list[bool]:
+        """Which gradients the backward has."""
+        there = {name.rstrip("?") for name, tensor in zip(self.saved, saved) if tensor is not None}
+        return [not there.isdisjoint(names) for names in self.gradients]
+
+    def like(self, gradient: int, saved: Tensors) -> Any:
+        """The tensor that a gradient looks like, or None if it does not exist."""
+        by_name = {name.rstrip("?"): tensor for name, tensor in zip(self.saved, saved)}
+        return next((by_name[n] for n in self.gradients[gradient] if by_name[n] is not None), None)
+
+    def split(self, args: tuple[Any, ...]) -> tuple[Tensors, Options]:
+        """Tensors and options of the arguments of the operator."""
+        return args[: len(self.tensors)], args[len(self.tensors) :]
+
+
+def statistic_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the statistics of a tensor."""
+    return torch.float64 if dtype == torch.float64 else torch.float32

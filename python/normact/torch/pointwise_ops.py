@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The activations, plain and gated, as PyTorch operations."""
+
+from __future__ import annotations
+
+import torch
+
+from normact import activation_calls, gated_calls
+from normact.torch.functions import build
+from normact.torch.op import Op, Options, Tensors
+
+#: The kinds that go back from their output, as PyTorch's do: it is kept by what comes next in any case, and x may go.
+FROM_OUTPUT = frozenset(("relu", "sigmoid", "tanh"))
+
+# The tensors and options of an activation: kind, axis, alpha, beta, threshold.
+_ACTIVATION = ("str kind", "int axis", "float? alpha", "float? beta", "float? threshold")
+
+
+def _activation_forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
+    (x, bias), (kind, *rest) = tensors, options
+    function = kind if kind in activation_calls.KINDS else "activation"
+    return (activation_calls.forward(function, kind, x, bias, *rest, False, None, None),)
+
+
+def _activation_saves(tensors: Tensors, outputs: Tensors, options: Options) -> Tensors:
+    x, bias = tensors
+    return (None, outputs[0], bias) if options[0] in FROM_OUTPUT else (x, None, bias)
+
+
+def _activation_backward(grads: Tensors, saved: Tensors, options: Options) -> Tensors:
+    (x, y, bias), (kind, *rest) = saved, options
+    return activation_calls.backward(f"{kind}_backward", kind, grads[0], x, y, None, bias, *rest, None, None)
+
+
+ACTIVATION = build(
+    Op(
+        name="activation",
+        tensors=("x", "bias?"),
+        options=_ACTIVATION,
+        outputs=("y",),
+        returned=1,
+        saved=("x?", "y?", "bias?"),
+        saves=_activation_saves,
+        gradients=(("x", "y"), ("bias",)),
+        gradient_of=(0, 1),
+        forward=_activation_forward,
+        backward=_activation_backward,
+        empty=lambda tensors, options: (torch.empty_like(tensors[0]),),
+        leading=("x",),
+    )
+)
+
+
+def _pair(up: object, gate_bias: object, up_bias: object) -> object:
+    """The argument `bias` of the raw functions: one packed like gate, or one for each."""
+    if up is None:
+        return gate_bias
+    return None if gate_bias is None and up_bias is None else (gate_bias, up_bias)
+
+
+def _gated_forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
+    (gate, up, *biases), (kind, layout, axis, *numbers) = tensors, options
+    bias = _pair(up, *biases)
+    return (gated_calls.forward("gated", gate, up, kind, layout, axis, bias, *numbers, None, None),)
+
+
+def _gated_backward(grads: Tensors, saved: Tensors, options: Options) -> Tensors:
+    (gate, up, *biases), (kind, layout, axis, *numbers) = saved, options
+    bias = _pair(up, *biases)
+    found = gated_calls.backward("gated_backward", grads[0], gate, up, kind, layout, axis, bias, *numbers, None, None)
+    return (found[0], None, found[1], None) if up is None else tuple(found)
+
+
+def _gated_empty(tensors: Tensors, options: Options) -> Tensors:
+    gate, up, axis = tensors[0], tensors[1], options[2]
+    if up is not None:
+        return (torch.empty_like(gate),)
+    shape = list(gate.shape)
+    shape[axis] //= 2
+    return (gate.new_empty(shape),)
+
+
+GATED = build(
+    Op(
+        name="gated",
+        tensors=("gate", "up?", "gate_bias?", "up_bias?"),
+        options=("str kind", "str layout", *_ACTIVATION[1:], "float? limit", "float up_offset"),
+        outputs=("y",),
+        returned=1,
+        saved=("gate", "up?", "gate_bias?", "up_bias?"),
+        saves=lambda tensors, outputs, options: tensors,
+        gradients=(("gate",), ("up",), ("gate_bias",), ("up_bias",)),
+        gradient_of=(0, 1, 2, 3),
+        forward=_gated_forward,
+        backward=_gated_backward,
+        empty=_gated_empty,
+        leading=("gate", "up"),
+    )
+)

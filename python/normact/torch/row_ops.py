@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The row norms as PyTorch operations."""
+
+from __future__ import annotations
+
+import torch
+
+from normact import _core, norm_calls
+from normact.torch.functions import build
+from normact.torch.op import Op, Options, Tensors, statistic_dtype
+
+_OPTIONS = ("int[] axis", "float eps", "float weight_offset", "str? activation", "float? alpha")
+
+
+def _entry(name: str, kind: int, residual: bool) -> Op:
+    """A norm of x, or of x + residual, which it returns too. RMS norm has no mean."""
+    statistics = ("mean", "rstd") if kind == _core.LAYER else ("rstd",)
+
+    def forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
+        x, *addend, weight, bias = tensors
+        axis, eps, *rest = options
+        other = addend[0] if residual else None
+        found = norm_calls.forward(kind, x, weight, bias, tuple(axis), eps, other, *rest, keep, None, None)
+        if not residual and not keep:
+            return (found,)
+        return tuple(output for output in found if output is not None)
+
+    def saves(tensors: Tensors, outputs: Tensors, options: Options) -> Tensors:
+        normed = outputs[1] if residual else tensors[0]
+        return normed, *tensors[-2:], *outputs[-len(statistics) :]
+
+    def backward(grads: Tensors, saved: Tensors, options: Options) -> Tensors:
+        x, weight, bias, *mean, rstd = saved
+        axis, _, *rest = options
+        dsum = grads[1] if residual else None
+        average = mean[0] if mean else None
+        found = norm_calls.backward(
+            kind, grads[0], x, weight, bias, average, rstd, tuple(axis), dsum, *rest, None, None
+        )
+        return found[:3]
+
+    def empty(tensors: Tensors, options: Options) -> Tensors:
+        x = tensors[0]
+        gone = {axis % x.ndim for axis in options[0]}
+        shape = [size for dim, size in enumerate(x.shape) if dim not in gone]
+        like_x = tuple(torch.empty_like(x) for _ in range(2 if residual else 1))
+        return like_x + tuple(x.new_empty(shape, dtype=statistic_dtype(x.dtype)) for _ in statistics)
+
+    return Op(
+        name=name,
+        tensors=("x", *(("residual",) if residual else ()), "weight?", "bias?"),
+        options=_OPTIONS,
+        outputs=("y", *(("sum",) if residual else ()), *statistics),
+        returned=2 if residual else 1,
+        saved=("x", "weight?", "bias?", *statistics),
+        saves=saves,
+        gradients=(("x",), ("weight",), ("bias",)),
+        gradient_of=(0, 0, 1, 2) if residual else (0, 1, 2),
+        forward=forward,
+        backward=backward,
+        empty=empty,
+        leading=("x", "residual"),
+    )
+
+
+LAYER_NORM = build(_entry("layer_norm", _core.LAYER, residual=False))
+RMS_NORM = build(_entry("rms_norm", _core.RMS, residual=False))
+ADD_LAYER_NORM = build(_entry("add_layer_norm", _core.LAYER, residual=True))
+ADD_RMS_NORM = build(_entry("add_rms_norm", _core.RMS, residual=True))

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch norm over several processes is batch norm of the whole batch in one."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import torch
+from torch import nn
+
+import normact.torch as nt
+
+WORKER = pathlib.Path(__file__).parent / "sync_worker.py"
+
+
+def test_sync_batch_norm(tmp_path: pathlib.Path) -> None:
+    """On CPUs over gloo, two processes: uneven batches, and one without any element."""
+    ranks = 2
+    commands = [[sys.executable, WORKER, str(rank), str(ranks), tmp_path / "store"] for rank in range(ranks)]
+    workers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
+    try:
+        errors = [f"rank {rank}:\n{worker.communicate(timeout=240)[1]}" for rank, worker in enumerate(workers)]
+        assert [worker.returncode for worker in workers] == [0] * ranks, "\n".join(errors)
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+def test_convert() -> None:
+    """Every batch norm, PyTorch's and ours, in place and with what is fused to it."""
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.ModuleList([nt.BatchNormReLU2d(4)]), nn.LayerNorm(4))
+    state = model.state_dict()
+    model.train(False)
+    assert nt.SyncBatchNorm.convert_sync_batchnorm(model) is model
+    assert [type(m).__name__ for m in model.modules()][1:] == [
+        "SyncBatchNorm", "ModuleList", "SyncBatchNorm", "LayerNorm",
+    ]  # fmt: skip
+    assert (model[0].activation, model[1][0].activation) == (None, "relu")
+    assert not model[0].training
+    assert list(model.state_dict()) == list(state)
+    assert model[1][0](torch.randn(2, 4, 3, 3)).min() >= 0
+    plain = nt.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm2d(4))
+    assert isinstance(plain, nt.SyncBatchNorm)
+    assert plain(torch.randn(2, 4, 3, 3)).shape == (2, 4, 3, 3)  # one process: plain batch norm

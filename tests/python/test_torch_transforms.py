@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""normact.torch inside what PyTorch builds on autograd: torch.func, autocast, checkpointing, hooks, layouts."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import normact.torch as nt
+from torch_cases import FEW, Case, outputs
+
+few_cases = pytest.mark.parametrize("case", FEW, ids=lambda case: case.name)
+
+
+def _total(result: Any) -> torch.Tensor:
+    return sum((y.square().sum() for y in outputs(result)), torch.zeros((), dtype=torch.float64))
+
+
+@few_cases
+def test_func_grad(case: Case) -> None:
+    tensors = [tensor.detach() for tensor in case.tensors()]
+    every = tuple(range(len(tensors)))
+    found = torch.func.grad(lambda *args: _total(case.ours(*args)), argnums=every)(*tensors)
+    want = torch.func.grad(lambda *args: _total(case.theirs(*args)), argnums=every)(*tensors)
+    for grads in zip(found, want, strict=True):
+        torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-11)
+
+
+@few_cases
+@pytest.mark.parametrize("batched", ["first", "all"])
+def test_func_vmap_of_grad(case: Case, batched: str) -> None:
+    """Gradients per sample: with the input alone batched, along its last dimension, and with every tensor."""
+    if "batch_norm-train" in case.name:
+        pytest.skip("PyTorch itself refuses to update running statistics under vmap")
+    tensors = [tensor.detach() for tensor in case.tensors()]
+    all_of_them = batched == "all"
+    dims = tuple(-1 if i == 0 else 0 if all_of_them else None for i in range(len(tensors)))
+    given = [
+        tensor if dim is None else torch.stack([tensor, -tensor, 2 * tensor], dim) for tensor, dim in zip(tensors, dims)
+    ]
+    every = tuple(range(len(tensors)))
+    found = torch.func.vmap(torch.func.grad(lambda *a: _total(case.ours(*a)), argnums=every), dims)(*given)
+    for i in range(3):
+        member = [arg if dim is None else arg.select(dim, i) for arg, dim in zip(given, dims)]
+        want = torch.func.grad(lambda *a: _total(case.theirs(*a)), argnums=every)(*member)
+        for grads in zip([g[i] for g in found], want, strict=True):
+            torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-11)
+
+
+def test_func_vmap_is_one_call() -> None:
+    """Of a norm whose weight is not batched."""
+    x, w = torch.randn(5, 3, 4), torch.randn(4)
+    torch.testing.assert_close(torch.vmap(lambda x: nt.layer_norm(x, 4, w))(x), nt.layer_norm(x, 4, w), rtol=0, atol=0)
+    y, total = torch.vmap(lambda x, r: nt.rms_norm(x, 4, w, residual=r), (0, None))(x, x[0])
+    assert torch.equal(total, x + x[0])
+    assert torch.equal(y, nt.rms_norm(total, 4, w, eps=None))
+
+
+@few_cases
+def test_differentiated_twice(case: Case) -> None:
+    """Create_graph itself is right; a gradient of the gradient is refused with a sentence."""
+    tensors = case.tensors()
+    message = r"^normact.torch: \w+ was differentiated twice, and its backward has no gradient of its own; expected "
+    plain = torch.autograd.grad(_total(case.ours(*tensors)), tensors)
+    first = torch.autograd.grad(_total(case.ours(*tensors)), tensors, create_graph=True)
+    for grads in zip(first, plain, strict=True):
+        assert torch.equal(*grads)
+    with pytest.raises(NotImplementedError, match=message):
+        torch.autograd.grad(_total(first), tensors)
+    if "batch_norm-train" not in case.name:
+        inner = torch.func.grad(lambda *a: _total(case.ours(*a)))
+        with pytest.raises(NotImplementedError, match=message):
+            torch.func.grad(lambda *a: inner(*a).sum())(*[t.detach() for t in tensors])
+
+
+def test_forward_mode_is_refused() -> None:
+    x = torch.randn(3, 4)
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="forward AD|forward mode|jvp"):
+        nt.layer_norm(torch.autograd.forward_ad.make_dual(x, x), 4)
+
+
+# ---- Autocast ----
+
+
+def test_autocast_keeps_dtypes() -> None:
+    """Float32 arithmetic, the dtype of the input: that of the matmul before it."""
+    linear, norm = torch.nn.Linear(6, 6), nt.LayerNorm(6)
+    x = torch.randn(3, 6, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = linear(x)
+        assert low.dtype == torch.bfloat16
+        y = norm(low)
+        assert nt.silu(low, False, bias=linear.bias).dtype == torch.bfloat16
+        assert norm(x).dtype == torch.float32
+    assert y.dtype == torch.bfloat16
+    y.float().sum().backward()
+    assert norm.weight.grad.dtype == torch.float32
+    with torch.no_grad():
+        want = torch.nn.functional.layer_norm(low.float(), (6,), norm.weight, norm.bias).bfloat16()
+    torch.testing.assert_close(y.detach(), want, rtol=2**-8, atol=1e-5)
+
+
+def test_autocast_of_a_mixture() -> None:
+    """A residual stream of float32 is added to, not rounded; outside of autocast a mixture is an error."""
+    low, high = torch.randn(3, 6).bfloat16().requires_grad_(), torch.randn(3, 6).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        y, total = nt.rms_norm(low, 6, torch.ones(6).bfloat16(), residual=high)
+        assert nt.swiglu(low, high).dtype == torch.float32
+    assert torch.equal(total, low + high)
+    assert y.dtype == torch.float32
+    (y.sum() + total.sum()).backward()
+    assert (low.grad.dtype, high.grad.dtype) == (torch.bfloat16, torch.float32)
+    with pytest.raises(ValueError, match=r"^rms_norm: residual .*expected"):
+        nt.rms_norm(low, 6, residual=high)
+
+
+# ---- Memory layouts, modes, checkpointing ----
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_layouts_are_kept(requires_grad: bool) -> None:
+    """Channels_last, transposed and row-strided inputs without a copy; gradients lie as the input does."""
+    image = torch.randn(2, 4, 5, 3).to(memory_format=torch.channels_last).requires_grad_(requires_grad)
+    for y in (nt.group_norm(image, 2), nt.batch_norm(image, None, None, training=True), nt.gelu(image)):
+        assert y.is_contiguous(memory_format=torch.channels_last)
+        if requires_grad:
+            assert torch.autograd.grad(y.sum(), image)[0].is_contiguous(memory_format=torch.channels_last)
+    turned = torch.randn(6, 4).t().requires_grad_(requires_grad)
+    assert nt.silu(turned).stride() == turned.stride()
+    strided = torch.randn(4, 12)[:, ::2].requires_grad_(requires_grad)
+    want = torch.nn.functional.layer_norm(strided, (6,))
+    found = nt.layer_norm(strided, 6)
+    torch.testing.assert_close(found, want)
+    if requires_grad:  # a sum's gradient is one number, expanded
+        grads = [torch.autograd.grad((y * y).sum() + y.sum(), strided)[0] for y in (found, want)]
+        torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+
+
+@few_cases
+def test_checkpointing(case: Case) -> None:
+    if "batch_norm-train" in case.name:
+        pytest.skip("a recomputed forward would update running statistics twice, in PyTorch too")
+    tensors = case.tensors()
+    want = torch.autograd.grad(_total(case.ours(*tensors)), tensors)
+    for reentrant in (False, True):
+        for tensor in tensors:
+            tensor.grad = None
+        _total(checkpoint(case.ours, *tensors, use_reentrant=reentrant)).backward()
+        for tensor, gradient in zip(tensors, want, strict=True):
+            assert torch.equal(tensor.grad, gradient)
+
+
+def test_inference_mode_and_frozen_inputs() -> None:
+    """No graph without need, and gradients for those tensors alone that want one."""
+    x, w = torch.randn(3, 4), torch.randn(4, requires_grad=True)
+    with torch.inference_mode():
+        assert nt.layer_norm(x, 4, w).is_inference()
+    assert not nt.layer_norm(x, 4, w.detach()).requires_grad
+    y, total = nt.layer_norm(x, 4, w, residual=x)
+    y.sum().backward()
+    assert w.grad is not None
+    assert x.grad is None
+    x.requires_grad_()
+    for output in nt.layer_norm(x, 4, w, residual=torch.ones(3, 4)):  # each alone
+        want = torch.nn.functional.layer_norm(x + 1, (4,), w) if output is not total else x + 1
+        assert want.shape == output.shape
+    _, total = nt.layer_norm(x, 4, w, residual=torch.ones(3, 4))
+    (only,) = torch.autograd.grad(total.sum(), x)
+    torch.testing.assert_close(only, torch.ones(3, 4))
+
+
+def test_in_place_activation() -> None:
+    """As PyTorch: the input is written, its gradient is that of the value before."""
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    for ours, theirs in ((nt.silu, torch.nn.functional.silu), (nt.relu, torch.nn.functional.relu)):
+        found = []
+        for function in (ours, theirs):
+            given = x * 1
+            y = function(given, True)
+            assert y is given
+            found.append(torch.autograd.grad(y.square().sum(), x)[0])
+        torch.testing.assert_close(*found)
+    with torch.no_grad():
+        given = x.clone()
+        assert nt.mish(given, True) is given
+        torch.testing.assert_close(given, torch.nn.functional.mish(x))
+
+
+def test_running_statistics_are_updated_once() -> None:
+    """In place, by every way there is."""
+    x, w = torch.randn(3, 4, 5), torch.ones(4)
+    ways = {
+        "direct": lambda f: f(x, w),
+        "autograd": lambda f: f(x, w.clone().requires_grad_()),
+        "compiled": lambda f: torch.compile(f, backend="aot_eager", fullgraph=True)(x, w),
+    }
+    want = [torch.zeros(4), torch.ones(4)]
+    torch.nn.functional.batch_norm(x, *want, training=True)
+    for name, run in ways.items():
+        running, batches = [torch.zeros(4), torch.ones(4)], torch.tensor(2)
+        run(lambda x, w, r=running, b=batches: nt.batch_norm(x, *r, w, training=True, num_batches_tracked=b))
+        assert batches.item() == 3, name
+        for pair in zip(running, want, strict=True):
+            torch.testing.assert_close(*pair, msg=name)
+
+
+def test_a_copied_and_pickled_module_works(tmp_path: Any) -> None:
+    model = torch.nn.Sequential(nt.LayerNorm(4), nt.SwiGLU())
+    torch.save(model, tmp_path / "model.pt")
+    again = torch.load(tmp_path / "model.pt", weights_only=False)
+    x = torch.randn(2, 4)
+    assert torch.equal(again(x), model(x))
+    assert torch.equal(copy.deepcopy(model)(x), model(x))
+
+
+# ---- Wrong use ----
+
+WRONG = [
+    (lambda x: nt.layer_norm(x.tolist(), 4), TypeError, r"layer_norm: input is of type builtins.list; expected a "),
+    (lambda x: nt.gelu(x.numpy()), TypeError, r"gelu: input is of type numpy.ndarray; expected a torch.Tensor"),
+    (lambda x: nt.layer_norm(x, 4, [1.0]), TypeError, r"layer_norm: weight is of type builtins.list; expected a "),
+    (lambda x: nt.layer_norm(x, (3, 5)), ValueError, r"layer_norm: normalized_shape is \[3, 5\] and input of shape"),
+    (lambda x: nt.rms_norm(x, 4, x[0, :3]), ValueError, r"rms_norm: weight .*expected"),
+    (lambda x: nt.layer_norm(x, 4, eps=-1.0), ValueError, r"layer_norm: eps .*expected"),
+    (lambda x: nt.layer_norm(x, 4, activation="swish"), ValueError, r"layer_norm: activation is 'swish'; expected "),
+    (lambda x: nt.activation(x, "swish"), ValueError, r"activation: kind is 'swish'; expected one of"),
+    (lambda x: nt.gelu(x, "erf"), ValueError, r"gelu: approximate is 'erf'; expected 'none' or 'tanh'"),
+    (lambda x: nt.silu(x, bias=x[0], dim=2), ValueError, r"silu: dim is 2 and input is 2-D; expected one of -2 to 1"),
+    (lambda x: nt.gated(x, bias=(x, x)), TypeError, r"gated: bias is a tuple; expected one tensor, packed like gate"),
+    (lambda x: nt.swiglu(x, x, bias=x), TypeError, r"swiglu: bias is of type Tensor; expected a pair"),
+    (lambda x: nt.silu(x.int()), TypeError, r"silu: x .*int32.*expected"),
+    (lambda x: nt.silu(x.to(torch.float8_e4m3fn)), TypeError, r"silu: x .*expected"),
+    (lambda x: nt.group_norm(x, 3), ValueError, r"group_norm: num_groups is 3.*expected"),
+    (lambda x: nt.batch_norm(x[:1], None, None, training=True), ValueError, r"batch_norm: .*expected"),
+    (lambda x: nt.batch_norm(x, None, None), ValueError, r"batch_norm: running_mean .*expected"),
+    (lambda x: nt.sync_batch_norm(x, None, None), RuntimeError, r"sync_batch_norm: torch.distributed is not init"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "message"), WRONG, ids=[each[2][:34] for each in WRONG])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_wrong_use(wrong: Any, error: type[Exception], message: str, requires_grad: bool) -> None:
+    x = torch.randn(3, 4)
+    if requires_grad and "numpy" not in message and "list; expected a " not in message:
+        x.requires_grad_()
+    with pytest.raises(error, match="^" + message) as raised:
+        wrong(x)
+    assert "\n" not in str(raised.value)
