@@ -36,8 +36,9 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
-demo: $(VENV)/.normact $(VENV)/.demo ## build, install into .venv, run the demo on a real pretrained model
+demo: $(VENV)/.normact $(VENV)/.demo ## build, install into .venv, run the demos: a pretrained encoder, two nets for images
 	$(BIN)/python -m normact demo
+	$(BIN)/python -m normact demo vision
 
 test: ctest pytest ## build, install into .venv, run the C, C++ and Python tests
 

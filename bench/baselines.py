@@ -28,6 +28,11 @@ def require(module: str) -> ModuleType:
         raise MissingError(f"{module}: {error}".splitlines()[0]) from error
 
 
+def _last_axis_only(case: Case, library: str) -> None:
+    if case.family == "norm" and case.images:
+        raise MissingError(f"{library} normalises the last axis only")
+
+
 def _forward_run(forward: Forward, o: Operands) -> Run:
     def run() -> Outputs:
         with torch.no_grad():
@@ -65,7 +70,7 @@ def _run(forward: Forward, case: Case, o: Operands) -> Run:
 
 
 def torch_eager(case: Case, o: Operands) -> Run:
-    if case.kind == "layer_norm" and case.direction == "backward":
+    if case.kind == "layer_norm" and case.direction == "backward" and not case.images:
         return _torch_layer_norm_backward(case, o)
     if case.family == "pointwise" and case.direction == "backward" and case.kind in BACKWARDS:
         return _torch_activation_backward(case, o)
@@ -74,7 +79,8 @@ def torch_eager(case: Case, o: Operands) -> Run:
 
 def _torch_activation_backward(case: Case, o: Operands) -> Run:
     """The operator that autograd would call, without autograd's own time."""
-    backward, y = BACKWARDS[case.kind], ACTIVATIONS[case.kind](o.x)
+    backward = BACKWARDS[case.kind]
+    y = o.x if case.operation.from_output else ACTIVATIONS[case.kind](o.x)
     return lambda: {"dx": backward(o.dy, o.x, y)}
 
 
@@ -98,7 +104,14 @@ def _torch_layer_norm_backward(case: Case, o: Operands) -> Run:
 _compiled: dict[Case, Forward] = {}  # of the case in hand; sets of operands share one compilation
 
 
+def _refuse_from_output(case: Case) -> None:
+    """For rivals whose backward is what their framework derives from the forward."""
+    if case.operation.from_output:
+        raise MissingError("derives its backward from x")
+
+
 def torch_compiled(case: Case, o: Operands) -> Run:
+    _refuse_from_output(case)
     if case not in _compiled:
         _compiled.clear()
         torch._dynamo.reset()  # no recompilation limit, no dynamic shapes learned from the last case
@@ -111,6 +124,7 @@ def torch_compiled(case: Case, o: Operands) -> Run:
 
 
 def liger(case: Case, o: Operands) -> Run:
+    _last_axis_only(case, "Liger-Kernel")
     if case.op == "layer_norm":
         return _liger_layer_norm(case, o, require("liger_kernel.ops.layer_norm"))
     if case.op == "rms_norm":
@@ -165,6 +179,7 @@ def _liger_add_rms_norm(case: Case, o: Operands, ops: ModuleType) -> Run:
 def quack(case: Case, o: Operands) -> Run:
     if case.family != "norm":
         raise MissingError(f"no benchmark of {case.op} calls QuACK")
+    _last_axis_only(case, "QuACK")
     ops = require("quack.rmsnorm")
     if case.op == "add_layer_norm":
         raise MissingError("QuACK has no add_layer_norm")
@@ -184,6 +199,7 @@ def quack(case: Case, o: Operands) -> Run:
 def apex(case: Case, o: Operands) -> Run:
     if case.op != "layer_norm":
         raise MissingError(f"Apex FastLayerNorm has no {case.op}")
+    _last_axis_only(case, "Apex")
     module = require("apex.contrib.layer_norm").FastLayerNorm(case.cols, eps=case.eps).to(o.x)
 
     def forward(x, residual, weight, bias):
@@ -201,6 +217,7 @@ def jax_jit(case: Case, o: Operands) -> Run:
         raise MissingError("JAX is measured on the CPU only")
     if case.family == "channel":
         raise MissingError(f"no benchmark of {case.op} calls JAX")
+    _refuse_from_output(case)
     forward = _jax_norm(case, jax) if case.family == "norm" else _jax_activation(case, jax)
     given = {"x": o.x, "weight": o.weight, "bias": o.bias}
     given = {name: jax.dlpack.from_dlpack(t) for name, t in given.items() if t is not None}
@@ -227,14 +244,15 @@ def jax_jit(case: Case, o: Operands) -> Run:
 
 def _jax_norm(case: Case, jax: ModuleType) -> Callable[..., tuple]:
     jnp = jax.numpy
+    trailing = (1,) * (len(case.shape) - 1 - case.axis % len(case.shape))
 
     def norm(x, weight, bias=None, residual=None):
         s = x if residual is None else x + residual
         s32 = s.astype(jnp.float32)
-        mean = s32.mean(-1, keepdims=True) if case.kind == "layer_norm" else 0.0
-        rstd = jax.lax.rsqrt(jnp.square(s32 - mean).mean(-1, keepdims=True) + case.eps)
-        y = (s32 - mean) * rstd * weight.astype(jnp.float32)
-        y = (y if bias is None else y + bias.astype(jnp.float32)).astype(x.dtype)
+        mean = s32.mean(case.axis, keepdims=True) if case.kind == "layer_norm" else 0.0
+        rstd = jax.lax.rsqrt(jnp.square(s32 - mean).mean(case.axis, keepdims=True) + case.eps)
+        y = (s32 - mean) * rstd * weight.astype(jnp.float32).reshape(-1, *trailing)
+        y = (y if bias is None else y + bias.astype(jnp.float32).reshape(-1, *trailing)).astype(x.dtype)
         return (y,) if residual is None else (y, s)
 
     return norm
@@ -268,6 +286,7 @@ def _jax_activation(case: Case, jax: ModuleType) -> Callable[..., tuple]:
 def onednn(case: Case, o: Operands) -> Run:
     from bench import onednn as library
 
+    _last_axis_only(case, "oneDNN")
     return library.build(case, o)
 
 

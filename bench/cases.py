@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bench.operations import BIASED, GATES, KINDS, LAYOUTS, OPERATIONS, Operation, Traffic
+from bench.operations import BIASED, FROM_OUTPUT, GATES, KINDS, LAYOUTS, OPERATIONS, Operation, Traffic
 
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
 MIB = 1 << 20
@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """One operation on y of this shape: row norms over the last axis, biases along the last one or, of images, axis 1.
+    """One operation on y of this shape: row norms over the last axis, biases along it; of images (NCHW) both on axis 1.
 
     The shape of batch, group and instance norms is that of NCHW, wherever the channels lie in memory.
     """
@@ -32,6 +32,7 @@ class Case:
 
     def __post_init__(self) -> None:
         assert self.op in OPS and self.direction in DIRECTIONS and self.dtype in ITEM_BYTES
+        assert self.direction == "backward" or not self.operation.from_output
         assert len(self.shape) >= 2 and min(self.shape) > 0
 
     @property
@@ -68,17 +69,21 @@ class Case:
         return 1e-6 if self.kind == "rms_norm" else 1e-5
 
     @property
-    def rows(self) -> int:
-        return math.prod(self.shape[:-1])
-
-    @property
-    def cols(self) -> int:
-        return self.shape[-1]
+    def images(self) -> bool:
+        return len(self.shape) == 4
 
     @property
     def axis(self) -> int:
         """The axis of the parameters: that of the channels in NCHW, else the last."""
-        return 1 if len(self.shape) == 4 or self.family == "channel" else -1
+        return 1 if self.images or self.family == "channel" else -1
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.shape) // self.cols
+
+    @property
+    def cols(self) -> int:
+        return self.shape[self.axis if self.family == "norm" else -1]
 
     @property
     def groups(self) -> int:
@@ -89,7 +94,7 @@ class Case:
     def statistics_shape(self) -> Shape:
         """Of each statistic."""
         if self.family != "channel":
-            return (self.rows,)
+            return tuple(size for axis, size in enumerate(self.shape) if axis != self.axis % len(self.shape))
         return (self.shape[1],) if self.kind == "batch_norm" else (self.shape[0], self.groups)
 
     @property
@@ -137,6 +142,8 @@ class Case:
         """The class of column counts that a target speaks of; what has no rows has none."""
         if self.family != "norm":
             return "any"
+        if self.images:
+            return "channels"
         if self.cols % 2:
             return "odd"
         return "narrow" if self.cols <= 256 else "wide" if self.cols <= 16384 else "huge"
@@ -186,6 +193,7 @@ def each(ops: Iterable[str], dtypes: Iterable[str], shapes: Iterable[Shape]) -> 
         for shape in shapes
         for op in ops
         for direction in DIRECTIONS
+        if direction == "backward" or not OPERATIONS[op].from_output
     ]
 
 
@@ -256,6 +264,9 @@ def gated() -> list[Case]:
     return split + [case for dtype in TYPES for case in each(("swiglu_interleaved",), (dtype,), shapes[dtype][2:3])]
 
 
+IMAGES = ((64, 256, 56, 56), (32, 96, 224, 224))  # norms of the channels of every pixel, as in ConvNeXt
+
+
 FEW = ("relu", "gelu", "gelu_tanh", "silu", "bias_gelu", "swiglu")
 SMALL_ACTIVATIONS = [(1, 4096), (128, 1024), (197, 3072), (1024, 4096)]
 CPU_ACTIVATIONS = [(128, 1024), (4096, 4096)]  # in cache, in memory
@@ -280,7 +291,7 @@ GROUP_SHAPES = {
     (1, 128, 20, 256, 256): "VAE of video",
 }
 INSTANCE_SHAPES = ((8, 64, 256, 256), (8, 256, 64, 64), (2, 32, 128, 128, 128))  # style transfer, nnU-Net
-CPU_IMAGES = ((2, 64, 32, 32), (8, 256, 14, 14), (32, 64, 56, 56))  # 0.5 MiB in fp32, 1.5 MiB, 25 MiB
+CPU_CHANNEL_SHAPES = ((2, 64, 32, 32), (8, 256, 14, 14), (32, 64, 56, 56))  # 0.5 MiB in fp32, 1.5 MiB, 25 MiB
 
 
 def both(names: Iterable[str]) -> list[str]:
@@ -300,7 +311,7 @@ def group_norms() -> list[Case]:
 
 def cpu_channel() -> list[Case]:
     every = [*BATCH_NORMS, *GROUP_NORMS, "instance_norm"]
-    return each(both(every), ("fp32", "bf16"), CPU_IMAGES)
+    return each(both(every), ("fp32", "bf16"), CPU_CHANNEL_SHAPES)
 
 
 # ---- Groups ----
@@ -308,6 +319,7 @@ def cpu_channel() -> list[Case]:
 SMALL_SHAPES = [(1, 4096), (8, 4096), (128, 128), (128, 1024), (128, 8192), (8192, 128), (4096, 768), (16 * 1024, 256)]
 CPU_SHAPES = [(128, 128), (128, 1024), (512, 768), (512, 1000), (511, 257), (1024, 1001)]
 CPU_SHAPES += [(16384, 256), (4096, 768), (2048, 4096)]
+CPU_IMAGES = ((32, 96, 56, 56), (8, 256, 56, 56))
 
 GROUPS = {
     "smoke": lambda: each(PLAIN + FUSED, ("bf16", "fp32"), [(128, 1024), (1024, 1001)]),
@@ -316,6 +328,8 @@ GROUPS = {
     "residual": lambda: large(FUSED, [128, 1024, 4096, 8192, 16384, 65536, 4097]),
     "small": lambda: each(PLAIN, ("bf16", "fp32"), SMALL_SHAPES),
     "peers": peers,
+    "images": lambda: each(PLAIN, TYPES, IMAGES),
+    "cpu_images": lambda: each(PLAIN, ("fp32", "bf16"), CPU_IMAGES),
     "cpu": lambda: each(PLAIN, ("fp32", "bf16"), CPU_SHAPES) + each(FUSED, ("fp32",), [(128, 1024), (4096, 768)]),
     "grid": grid,
     "activations": activations,
@@ -326,7 +340,7 @@ GROUPS = {
     "cpu_channel": cpu_channel,
     "smoke_channel": lambda: each(both((*BATCH_NORMS, *GROUP_NORMS, "instance_norm")), TYPES, [(3, 64, 9, 7)]),
     "small_activations": lambda: each(FEW, TYPES, SMALL_ACTIVATIONS),
-    "cpu_activations": lambda: each((*KINDS, *BIASED, *GATES), ("fp32", "bf16"), CPU_ACTIVATIONS),
+    "cpu_activations": lambda: each((*KINDS, *FROM_OUTPUT, *BIASED, *GATES), ("fp32", "bf16"), CPU_ACTIVATIONS),
     "smoke_activations": lambda: (
         each(SMOKE_ACTIVATIONS, TYPES, [(128, 1024)]) + each(("bias_relu",), TYPES, [(2, 16, 28, 28)])
     ),

@@ -59,6 +59,9 @@ BACKWARDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "hardsigmoid": lambda dy, x, y: aten.hardsigmoid_backward(dy, x),
 }
 
+# x from y, of the kinds that are measured from y.
+INVERSES: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.logit, "tanh": torch.atanh}
+
 
 def composed(case: Case) -> Forward:
     """The forward as users of PyTorch write it."""
@@ -97,12 +100,17 @@ def _channel_norm(case: Case, activations: dict[str, Callable[[Tensor], Tensor]]
 def _norm(case: Case) -> Forward:
     shape, eps = (case.cols,), case.eps
 
+    def norm(s, weight, bias):
+        if case.kind == "layer_norm":
+            return functional.layer_norm(s, shape, weight, bias, eps)
+        return functional.rms_norm(s, shape, weight, eps)
+
     def forward(x, residual, weight, bias):
         total = None if residual is None else x + residual
         s = x if total is None else total
-        if case.kind == "layer_norm":
-            return functional.layer_norm(s, shape, weight, bias, eps), total
-        return functional.rms_norm(s, shape, weight, eps), total
+        if not case.images:
+            return norm(s, weight, bias), total
+        return norm(s.permute(0, 2, 3, 1), weight, bias).permute(0, 3, 1, 2).contiguous(), total
 
     return forward
 

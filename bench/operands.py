@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bench.cases import Case
-from bench.formulas import reference
+from bench.formulas import ACTIVATIONS, INVERSES, reference
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 ROUNDOFF = {"fp64": 2.0**-53, "fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}  # of one rounding to nearest
@@ -31,7 +31,7 @@ class WrongResultError(Exception):
 class Operands:
     """One set of inputs, all standard normal, and of preallocated outputs; None where the case has none."""
 
-    x: Any  # backward of a norm: what was normalised, so with a residual the sum; of gates: both, packed
+    x: Any  # backward of a norm: what was normalised, so with a residual the sum; of gates: both, packed; from y: y
     weight: Any = None
     bias: Any = None
     residual: Any = None
@@ -70,6 +70,8 @@ def make_operands(case: Case, device: str) -> Operands:
 
     channels = case.shape[case.axis]
     o = Operands(normal(*case.input_shape))
+    if case.operation.from_output:
+        o.x = ACTIVATIONS[case.kind](o.x)
     o.weight = normal(channels) if case.operation.weight else None
     o.bias = normal(channels) if case.bias else None
     if case.operation.statistics:
@@ -88,8 +90,8 @@ def make_operands(case: Case, device: str) -> Operands:
 def _add_statistics(case: Case, o: Operands) -> None:
     """Of x for a backward, empty ones for a forward."""
     kwargs = {"device": o.x.device, "dtype": torch.float64 if case.dtype == "fp64" else torch.float32}
-    o.rstd = torch.empty(case.rows, **kwargs)
-    o.mean = torch.empty(case.rows, **kwargs) if case.kind == "layer_norm" else None
+    o.rstd = torch.empty(case.statistics_shape, **kwargs)
+    o.mean = torch.empty(case.statistics_shape, **kwargs) if case.kind == "layer_norm" else None
     if case.direction == "forward":
         return
     for rows in _slices(case):
@@ -109,8 +111,10 @@ def _slices(case: Case) -> Iterator[slice]:
 def _statistics(case: Case, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean (0 for rms_norm) and 1 / sqrt(variance + eps) of every row, in float64."""
     x64 = x.double()
-    mean = x64.mean(1) if case.kind == "layer_norm" else x64.new_zeros(len(x64))
-    return mean, ((x64 - mean[:, None]).square().mean(1) + case.eps).rsqrt()
+    mean = x64.mean(case.axis, keepdim=True)
+    if case.kind != "layer_norm":
+        mean = torch.zeros_like(mean)
+    return mean.squeeze(case.axis), ((x64 - mean).square().mean(case.axis) + case.eps).rsqrt()
 
 
 def check(case: Case, operands: Operands, outputs: Outputs, *, slack: float = 1.0) -> None:
@@ -162,7 +166,10 @@ def _expectations(case: Case, operands: Operands) -> Iterator[Expectation]:
         if operands.residual is not None:
             x = x + operands.residual[part]  # rounded to the tensor's type, as the contract says
             yield "residual", part, x.double(), 1.0
-        x64 = x.double().requires_grad_()
+        x64 = x.double()
+        if case.operation.from_output:
+            x64 = INVERSES[case.kind](x64)
+        x64.requires_grad_()
         with torch.enable_grad():
             y64, _ = forward(x64, None, parameters.get("weight"), parameters.get("bias"))
         if case.direction == "forward":

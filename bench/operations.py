@@ -26,6 +26,7 @@ class Operation:
     addend: bool = False
     applied: str = ""  # the activation that ends a norm
     passes: tuple[int, int] = (0, 0)  # that a norm makes, forward and backward, whose sets fit nowhere on the chip
+    from_output: bool = False  # a backward that starts from y; it has no forward of its own
 
     @property
     def activation(self) -> str:
@@ -78,12 +79,16 @@ LAYOUTS = ("nchw", "nhwc")
 KINDS = ("identity", "relu", "relu6", "squared_relu", "leaky_relu", "elu", "gelu", "gelu_tanh", "quick_gelu", "silu")
 KINDS += ("sigmoid", "tanh", "softplus", "mish", "hardswish", "hardsigmoid")
 BIASED = tuple(f"bias_{kind}" for kind in ("relu", "gelu", "gelu_tanh", "silu"))
+FROM_OUTPUT = ("sigmoid_from_y", "tanh_from_y")  # PyTorch has these two backwards from y alone
 GATES = {"swiglu": "split", "geglu": "split", "swiglu_interleaved": "interleaved"}
 
 
 def _all() -> list[Operation]:
     norms = _norm("layer_norm", bias=True, statistics=2) + _norm("rms_norm", bias=False, statistics=1)
     pointwise = [Operation(kind, "pointwise", kind, (1, 1), (2, 1)) for kind in KINDS]
+    pointwise += [
+        Operation(op, "pointwise", op.removesuffix("_from_y"), (1, 1), (2, 1), from_output=True) for op in FROM_OUTPUT
+    ]
     biased = [Operation(op, "bias", op.removeprefix("bias_"), (1, 1), (2, 1), bias=True) for op in BIASED]
     gated = [
         Operation(op, "gated", op.removesuffix("_interleaved"), (2, 1), (3, 2), layout=layout)

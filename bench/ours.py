@@ -17,6 +17,8 @@ def call(case: Case, o: Operands, **options: object) -> Callable[[], Any]:
     """The bare call of the case's function; `options` are more keyword arguments."""
     function = getattr(normact, case.kind if case.direction == "forward" else f"{case.kind}_backward")
     tensors = [o.x] if case.direction == "forward" else [o.dy, o.x]
+    if case.operation.from_output:
+        return partial(normact.activation_backward, o.dy, None, case.kind, y=o.x, **options)
     if case.family == "norm":
         tensors += [o.weight, o.bias] if case.bias else [o.weight]
         return partial(function, *tensors, **_norm_options(case, o), **options)
@@ -39,9 +41,10 @@ def _channel_options(case: Case, o: Operands) -> dict[str, Any]:
 
 
 def _norm_options(case: Case, o: Operands) -> dict[str, Any]:
+    options: dict[str, Any] = {"axis": case.axis} if case.images else {}
     if case.direction == "forward":
-        return {"eps": case.eps} | ({"residual": o.residual} if case.residual else {})
-    options: dict[str, Any] = {"rstd": o.rstd}
+        return options | {"eps": case.eps} | ({"residual": o.residual} if case.residual else {})
+    options["rstd"] = o.rstd
     if case.residual:
         options["dresidual"] = o.dresidual
     if case.kind == "layer_norm":

@@ -100,6 +100,10 @@ bool forward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* pla
   return false;
 }
 
+bool forward_tile(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
+  return plan_tile(r, device, Direction::forward, plan);
+}
+
 bool forward_stream(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
   const int64_t units = r.access == RowAccess::packs ? packs_of(r) : r.geometry.cols;
   plan->cluster = device.compute_capability >= 90 && units >= 8 * 4 * 512 ? 8 : 1;
@@ -201,6 +205,10 @@ bool backward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* pl
   return plan_cluster_ring(device, tensors, 2, 3, exchange, plan);
 }
 
+bool backward_tile(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
+  return plan_tile(r, device, Direction::backward, plan);
+}
+
 bool backward_stream(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
   const int64_t units = r.access == RowAccess::packs ? packs_of(r) : r.geometry.cols;
   const int64_t slabs = ceil_div(units, 256);
@@ -240,7 +248,7 @@ bool try_variant(const Variant& variant, const RowRequest& r, const DeviceInfo& 
   return variant.plan(r, device, plan) && plan->blocks <= kMaxBlocks;
 }
 
-Status plan_first_legal(const Variant (&variants)[4], const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
+Status plan_first_legal(const Variant (&variants)[5], const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
   for (const Variant& variant : variants) {
     if (r.variant != NORMACT_ROW_AUTO && r.variant != variant.id) continue;
     // A residual takes shared memory; what cannot serve with one does not serve without, so that the bits are the same.
@@ -261,6 +269,7 @@ Status plan_row_forward(const RowRequest& request, const DeviceInfo& device, Row
   static constexpr Variant kVariants[] = {{NORMACT_ROW_WARP, forward_warp},
                                           {NORMACT_ROW_BLOCK, forward_block},
                                           {NORMACT_ROW_CLUSTER, forward_cluster},
+                                          {NORMACT_ROW_TILE, forward_tile},
                                           {NORMACT_ROW_STREAM, forward_stream}};
   return plan_first_legal(kVariants, request, device, plan);
 }
@@ -269,6 +278,7 @@ Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, Ro
   static constexpr Variant kVariants[] = {{NORMACT_ROW_WARP, backward_warp},
                                           {NORMACT_ROW_BLOCK, backward_block},
                                           {NORMACT_ROW_CLUSTER, backward_cluster},
+                                          {NORMACT_ROW_TILE, backward_tile},
                                           {NORMACT_ROW_STREAM, backward_stream}};
   NORMACT_TRY(plan_first_legal(kVariants, request, device, plan));
   const int64_t accumulator = accumulator_bytes(request.dtype);

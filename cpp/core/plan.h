@@ -14,9 +14,11 @@
 namespace normact {
 
 // What the planners and the kernels must agree on.
-constexpr int kMaxStages = 4;      // tiles or rows in flight (but for runs: run_layout.h)
-constexpr int kClusterWarps = 16;  // of a cluster's block that work on rows
-constexpr int kExchangeDepth = 4;  // rows whose sums a cluster's blocks exchange at the same time
+constexpr int kMaxStages = 4;              // tiles or rows in flight (but for runs: run_layout.h)
+constexpr int kClusterWarps = 16;          // of a cluster's block that work on rows
+constexpr int kExchangeDepth = 4;          // rows whose sums a cluster's blocks exchange at the same time
+constexpr int kTileForwardThreads = 512;   // of a block, two of which have registers for all their threads
+constexpr int kTileBackwardThreads = 320;  // the same, but for activations
 
 /// What a plan needs to know of a device.
 struct DeviceInfo {
@@ -28,9 +30,11 @@ struct DeviceInfo {
 
 /// How the rows of a problem can be accessed.
 enum class RowAccess : uint8_t {
-  packs,    // 16 bytes at a time: every row is whole packs at multiples of 16 bytes, and so are the parameters
-  runs,     // contiguous columns at any alignment: by way of shared memory (row_runs.cuh)
-  strided,  // one element at a time, at any strides; parameters of any mix of dtypes
+  packs,         // 16 bytes at a time: every row is whole packs at multiples of 16 bytes, and so are the parameters
+  runs,          // contiguous columns at any alignment: by way of shared memory (row_runs.cuh)
+  packed_lines,  // rows side by side, 16 bytes of neighbours at a time: lines of whole packs at multiples of 16 bytes
+  lines,         // rows side by side at any alignment
+  strided,       // one element at a time, at any strides; parameters of any mix of dtypes
 };
 
 struct RowPlan {
@@ -38,7 +42,7 @@ struct RowPlan {
   RowAccess access;
   int threads_per_row;  // in one block
   int vectors;          // packs, or runs, per thread and row, rounded up to an instantiated size
-  int rows_per_block;   // rows that a block works on at the same time
+  int rows_per_block;   // rows that a block works on at the same time; of a tile
   int cluster;          // blocks that share a row
   int packs_per_block;  // of a row, within a cluster
   int stages;           // rows in flight a thread group (where rows come in ahead)

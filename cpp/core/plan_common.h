@@ -27,12 +27,15 @@ inline int accumulator_bytes(DType dtype) { return size_of(accumulator_of(dtype)
 
 inline int pack_size(const RowRequest& r) { return kPackBytes / size_of(r.dtype); }
 
-/// Packs in a row for the kernels that hold rows on chip, which want contiguous columns; 0 if they cannot serve.
-inline int64_t packs_of(const RowRequest& r) {
-  return r.access == RowAccess::strided ? 0 : ceil_div(r.geometry.cols, pack_size(r));
+inline bool in_runs(const RowRequest& r) { return r.access == RowAccess::runs; }
+inline bool in_lines(const RowRequest& r) {
+  return r.access == RowAccess::packed_lines || r.access == RowAccess::lines;
 }
 
-inline bool in_runs(const RowRequest& r) { return r.access == RowAccess::runs; }
+/// Packs in a row for the kernels that hold whole rows of contiguous columns; 0 if they cannot serve.
+inline int64_t packs_of(const RowRequest& r) {
+  return r.access == RowAccess::packs || in_runs(r) ? ceil_div(r.geometry.cols, pack_size(r)) : 0;
+}
 
 inline int persistent_blocks(const RowRequest& r, const DeviceInfo& device) {
   return std::max(1, device.multiprocessors - r.sm_margin);
@@ -43,5 +46,8 @@ enum class Direction : uint8_t { forward, backward };
 /// Variants warp and block for rows at any alignment; false if they cannot serve the request (plan_runs.cpp).
 bool plan_run_warp(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan);
 bool plan_run_block(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan);
+
+/// Variant tile; false if it cannot serve the request (plan_tiles.cpp).
+bool plan_tile(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan);
 
 }  // namespace normact

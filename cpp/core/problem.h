@@ -4,7 +4,8 @@
 // A row norm reduces over "columns" and repeats over "rows". Each of the two index spaces is a product of dimensions;
 // dimensions that are adjacent in memory in every operand have been merged, size-1 dimensions dropped, so that nearly
 // every problem has row_ndim = col_ndim = 1. The general form (any strides on either side) is what lets a norm over
-// axes that are not trailing use the same problem.
+// axes that are not trailing use the same problem: layer norm over axis 1 of an NCHW tensor has rows (N, H * W), which
+// lie side by side in memory, and C columns H * W elements apart.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +45,7 @@ struct RowProblem {
   NormKind kind;
   DType dtype;      // of x and everything of x's shape
   bool contiguous;  // col_ndim == 1 and every operand with columns has col_stride 1: the fast kernels' condition
+  bool adjacent;    // not so, but in every operand of x's shape neighbouring rows lie side by side: row stride 1 inmost
   double eps;
   double weight_offset;
   Activation activation;  // of the affine norm

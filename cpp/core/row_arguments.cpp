@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/row_arguments.h"
 
-#include <algorithm>
-
 #include "core/merge_dims.h"
 #include "core/message.h"
 
@@ -75,9 +73,13 @@ Status merge_geometry(uint64_t axes, std::span<const Present> all, RowProblem* p
   if (!merge_space(x.array, all, cols)) return too_many_dims(x, " normalised");
   finish_trivial(all, &geometry);
   problem->contiguous = geometry.col_ndim == 1;
+  problem->adjacent = true;
   for (const Present& present : all) {
-    if (has_cols(present)) problem->contiguous &= operand_of(present).col_stride[0] == 1;
+    const Operand& operand = operand_of(present);
+    if (has_cols(present)) problem->contiguous &= operand.col_stride[0] == 1;
+    if (present.argument->role == Role::element) problem->adjacent &= operand.row_stride[geometry.row_ndim - 1] == 1;
   }
+  problem->adjacent &= !problem->contiguous;
   return {};
 }
 
@@ -87,7 +89,6 @@ Status read_axes(const Present& x, int32_t num_axes, const int64_t* axes, uint64
   if (num_axes < 1) return invalid("desc->num_axes is ", num_axes, "; expected at least 1");
   if (axes == nullptr) return invalid("desc->axes is NULL; expected ", num_axes, " axes");
   *set = 0;
-  int lowest = x.array.ndim;
   for (int32_t i = 0; i < num_axes; ++i) {
     int axis;
     if (!find_axis(axes[i], x.array.ndim, &axis)) [[unlikely]]
@@ -96,11 +97,6 @@ Status read_axes(const Present& x, int32_t num_axes, const int64_t* axes, uint64
       return invalid("desc->axes[", i, "] is ", axes[i], ", an axis that is already given; expected distinct axes");
     }
     *set |= bit(static_cast<uint64_t>(axis));
-    lowest = std::min(lowest, axis);
-  }
-  if (num_axes != x.array.ndim - lowest) [[unlikely]] {
-    return not_supported("desc->axes are ", tuple_text(num_axes, axes), " of x with ", x.array.ndim,
-                         " dimensions; this version normalises over trailing axes only");
   }
   return {};
 }

@@ -5,6 +5,7 @@
 #include "cpu/dispatch.h"
 #include "cpu/parameters.h"
 #include "cpu/partition.h"
+#include "cpu/row_tiles.h"
 #include "cpu/scratch.h"
 #include "cpu/thread_pool.h"
 
@@ -56,7 +57,7 @@ struct Call {
 };
 
 bool flushes(const RowBackward& problem, const RowBlocks& blocks) {
-  return wants_sums(problem) && blocks.block_rows > kFlushRows;
+  return wants_sums(problem) && !in_tiles(problem) && blocks.block_rows > kFlushRows;
 }
 
 /// A long block goes through short sums, so that fp32 keeps its digits however many rows there are.
@@ -78,9 +79,12 @@ void add_sums(const Call& call, ParameterSums target, ParameterSums source, Rang
 void backward_block(const Call& call, int64_t block, char* lane) {
   const RowGeometry& geometry = call.problem().geometry;
   const int64_t bytes = geometry.cols * accumulator_size(call.problem());
-  const Range rows = {block * call.blocks.block_rows, std::min(geometry.rows, (block + 1) * call.blocks.block_rows)};
   const ParameterSums sums = sums_of_block(call.partials, block);
   clear(sums, 0, bytes);
+  const bool tiles = in_tiles(call.problem());
+  const int64_t count = tiles ? row_tiles(geometry).count : geometry.rows;
+  const Range rows = {block * call.blocks.block_rows, std::min(count, (block + 1) * call.blocks.block_rows)};
+  if (tiles) return call.kernels->backward_tiles(call.work, rows, sums, lane);
   if (!flushes(call.problem(), call.blocks)) return call.kernels->backward_rows(call.work, rows, sums, lane);
   const ParameterSums part = short_sums(call, lane + call.flush_at);
   for (int64_t row = rows.begin; row < rows.end; row += kFlushRows) {
@@ -138,7 +142,7 @@ void reduce_partials(const Call& call) {
 
 size_t row_norm_backward_workspace(const RowBackward& problem) {
   const int arrays = problem.dbias.data ? 2 : problem.dweight.data ? 1 : 0;
-  return static_cast<size_t>(row_blocks(problem.geometry).count * arrays * array_bytes(problem));
+  return static_cast<size_t>(blocks_of(problem).count * arrays * array_bytes(problem));
 }
 
 Status row_norm_backward(const RowBackward& problem, void* workspace) {
@@ -149,7 +153,7 @@ Status row_norm_backward(const RowBackward& problem, void* workspace) {
   NORMACT_TRY(find_array_activation(problem.dtype, problem.activation, &activation, &activated));
   const int64_t cols = problem.geometry.cols;
   const int64_t traffic = 3 * problem.geometry.rows * cols * size_of(problem.dtype);
-  call.blocks = row_blocks(problem.geometry);
+  call.blocks = blocks_of(problem);
   call.threads = threads_for(traffic, num_threads());
   call.partials = partials_in(problem, call.blocks.count, workspace);
 
@@ -161,7 +165,8 @@ Status row_norm_backward(const RowBackward& problem, void* workspace) {
   const int64_t bias_at = layout.reserve(copy_bias ? array_bytes(problem) : 0);
   const int64_t chunks_at =
       layout.reserve(call.blocks.shares_rows ? ceil_div(cols, kChunk) * int64_t{sizeof(RowSums)} : 0);
-  call.flush_at = align_up(backward_scratch(problem, call.blocks.shares_rows ? kChunk : cols));
+  call.flush_at = align_up(in_tiles(problem) ? tile_scratch(problem, 2)
+                                             : backward_scratch(problem, call.blocks.shares_rows ? kChunk : cols));
   call.lane_bytes = call.flush_at + sums_bytes;
   const int64_t lanes_at = layout.reserve(call.threads * call.lane_bytes);
   char* const memory = thread_buffer(layout.size());

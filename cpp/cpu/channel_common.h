@@ -176,6 +176,11 @@ void parallel_rows(int threads, Range rows, int64_t channels, int64_t bytes_each
   });
 }
 
+/// Groups of a sample that are worked on together: small ones share the cost of a step.
+inline int64_t groups_at_once(int64_t groups, int64_t elements) {
+  return std::clamp<int64_t>(kPlaneChunk / std::max<int64_t>(elements, 1), 1, groups);
+}
+
 /// Many sets: a thread does each from its statistics to its output. Few: threads share each.
 inline bool shares_sets(int threads, int64_t sets, int64_t elements) {
   return threads > 1 && sets < 4 * threads && elements >= 4 * kPlaneChunk;

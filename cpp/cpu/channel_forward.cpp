@@ -55,7 +55,7 @@ class Forward {
     lane.reserve(vector);
     scratch_at_ = lane.reserve(batch      ? moments_scratch(g_, by_rows_)
                                : by_rows_ ? parts_.bytes()
-                                          : blocks_.count() * size);
+                                          : std::max(blocks_.count(), g_.groups) * size);
     lane_bytes_ = lane.size();
     const int64_t weight_at = layout.reserve(vector), bias_at = layout.reserve(vector);
     const int64_t moments_at = layout.reserve((batch ? g_.channels : keeps ? g_.samples * g_.channels : 0) * size);
@@ -143,25 +143,38 @@ class Forward {
   // ---- Group norm ----
 
   void groups_by_planes() {
-    const int64_t each = g_.channels / g_.groups, sets = g_.samples * g_.groups, size = each * g_.places;
-    const int64_t count = blocks_.count(), bytes = tensors_ * size_of(p_.dtype);
-    const bool shared = shares_sets(threads_, sets, size);
-    const auto run_set = [&](int64_t set, int lane, int threads) {
-      const int64_t sample = set / g_.groups, group = set % g_.groups;
+    const int64_t each = g_.channels / g_.groups, size = each * g_.places, bytes = tensors_ * size_of(p_.dtype);
+    const int64_t at_once = groups_at_once(g_.groups, size), runs = ceil_div(g_.groups, at_once);
+    const auto run = [&](int64_t index, int lane, int threads) {
+      const int64_t sample = index / runs, group = index % runs * at_once;
+      const int64_t groups = std::min(at_once, g_.groups - group);
       const Arrays a = arrays(lane, group * each);
-      auto* const parts = reinterpret_cast<Moments<double>*>(scratch(lane));
-      parallel_for(threads, count, [&](int64_t block, int) {
-        parts[block] = kernels_->plane_moments(g_, p_.x, blocks_.block(sample, a.first, block));
-      });
-      finish_group(sample, group, merge_all(parts, count), a);
+      group_moments(sample, group, groups, lane, threads, a);
       const ChannelFactors f = factors(a);
-      parallel_elements(threads, size, bytes, [&](Range range) {
-        const int64_t from = set * size;
+      const int64_t from = (sample * g_.groups + group) * size;
+      parallel_elements(threads, groups * size, bytes, [&](Range range) {
         kernels_->plane_forward(p_, activated_, f, {from + range.begin, from + range.end});
       });
     };
-    for_sets(shared, sets, size * bytes, run_set);
+    for_sets(shares_sets(threads_, g_.samples * runs, at_once * size), g_.samples * runs, at_once * size * bytes, run);
     if (p_.running.mean.data) keep_instances();
+  }
+
+  /// Statistics of neighbouring groups.
+  void group_moments(int64_t sample, int64_t group, int64_t groups, int lane, int threads, const Arrays& a) const {
+    const int64_t count = blocks_.count(), each = g_.channels / g_.groups;
+    auto* const parts = reinterpret_cast<Moments<double>*>(scratch(lane));
+    if (count == 1) {
+      kernels_->plane_moments(g_, p_.x, blocks_.block(sample, a.first, 0), groups, parts);
+      for (int64_t i = 0; i < groups; ++i) finish_group(sample, group + i, parts[i], a);
+      return;
+    }
+    for (int64_t i = 0; i < groups; ++i) {
+      parallel_for(threads, count, [&](int64_t block, int) {
+        kernels_->plane_moments(g_, p_.x, blocks_.block(sample, a.first + i * each, block), 1, parts + block);
+      });
+      finish_group(sample, group + i, merge_all(parts, count), a);
+    }
   }
 
   void groups_by_rows() {

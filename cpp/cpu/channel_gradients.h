@@ -88,7 +88,8 @@ class Gradients {
     const int64_t vector = align_up(g_.channels * int64_t{sizeof(N)});
     parts_ = row_parts(batch() ? rows_of(g_) : g_.places, g_.channels);
     blocks_ = plane_blocks(g_, true, batch() ? g_.samples : 1);
-    const int64_t units = batch() ? g_.channels : g_.channels / g_.groups;
+    const int64_t each = g_.channels / g_.groups;
+    const int64_t units = batch() ? g_.channels : each * groups_at_once(g_.groups, each * g_.places);
     Layout layout, lane;
     for (int i = 0; i < 5; ++i) lane.reserve(vector);
     sums_at_ = lane.reserve(g_.channels * int64_t{sizeof(ChannelSums)});
@@ -142,9 +143,13 @@ class Gradients {
     const ChannelFactors f = factors(arrays(lane, first));
     const int64_t bytes = 2 * blocks_.each * std::min(blocks_.places, kPlaneChunk) * size_of(p_.dtype);
     parallel_ranges(threads, channels * count, bytes, [&](Range units, int) {
+      if (count == 1) {
+        return kernels_->plane_sums(p_, activated_, f, blocks_.block(sample, first + units.begin, 0),
+                                    units.end - units.begin, parts + units.begin);
+      }
       for (int64_t unit = units.begin; unit < units.end; ++unit) {
-        parts[unit] =
-            kernels_->plane_sums(p_, activated_, f, blocks_.block(sample, first + unit / count, unit % count));
+        const PlaneBlock block = blocks_.block(sample, first + unit / count, unit % count);
+        kernels_->plane_sums(p_, activated_, f, block, 1, parts + unit);
       }
     });
     ChannelSums* const all = sums(lane);
@@ -198,15 +203,18 @@ class Gradients {
   }
 
   void groups_by_planes() const {
-    const int64_t each = g_.channels / g_.groups, sets = g_.samples * g_.groups, size = each * g_.places;
-    for_sets(shares_sets(threads_, sets, size), sets, size, [&](int64_t set, int lane, int threads) {
-      const int64_t sample = set / g_.groups, first = set % g_.groups * each;
+    const int64_t each = g_.channels / g_.groups, size = each * g_.places;
+    const int64_t at_once = groups_at_once(g_.groups, size), runs = ceil_div(g_.groups, at_once);
+    const auto run = [&](int64_t index, int lane, int threads) {
+      const int64_t sample = index / runs, group = index % runs * at_once;
+      const int64_t groups = std::min(at_once, g_.groups - group), first = group * each;
       const Arrays a = arrays(lane, first);
-      load_statistics(sample, first, each, a);
-      sums_by_planes(sample, first, each, lane, threads);
-      finish_channels(sample, first, each, lane, a);
-      apply(set * size, {0, size}, a, threads);
-    });
+      load_statistics(sample, first, groups * each, a);
+      sums_by_planes(sample, first, groups * each, lane, threads);
+      finish_channels(sample, first, groups * each, lane, a);
+      apply((sample * g_.groups + group) * size, {0, groups * size}, a, threads);
+    };
+    for_sets(shares_sets(threads_, g_.samples * runs, at_once * size), g_.samples * runs, at_once * size, run);
   }
 
   void groups_by_rows() const {

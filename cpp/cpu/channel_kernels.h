@@ -43,17 +43,19 @@ struct ChannelSums {
   double dh;
 };
 
+/// Blocks come in series: the next one is of the next channel, or of as many channels after these.
 /// Rows are counted through all samples: row n * places + s.
 struct ChannelKernels {
-  Moments<double> (*plane_moments)(const ChannelGeometry& geometry, const ChannelView& x, const PlaneBlock& block);
+  void (*plane_moments)(const ChannelGeometry& geometry, const ChannelView& x, const PlaneBlock& first, int64_t count,
+                        Moments<double>* moments);
   /// y of a range of elements, counted in the order sample, channel, place. Writes the mask if its bits are in that
   /// order; the range then begins at a multiple of 8.
   void (*plane_forward)(const ChannelForward& problem, const ArrayActivation* activation, const ChannelFactors& factors,
                         Range elements);
   /// The mask alone, of a range of its bits that begins at a multiple of 8, whatever the layout.
   void (*mask)(const ChannelForward& problem, const ChannelFactors& factors, Range bits);
-  ChannelSums (*plane_sums)(const ChannelBackward& problem, const ArrayActivation* activation,
-                            const ChannelFactors& factors, const PlaneBlock& block);
+  void (*plane_sums)(const ChannelBackward& problem, const ArrayActivation* activation, const ChannelFactors& factors,
+                     const PlaneBlock& first, int64_t count, ChannelSums* sums);
   void (*plane_backward)(const ChannelBackward& problem, const ArrayActivation* activation,
                          const ChannelFactors& factors, Range elements);
 

@@ -66,8 +66,12 @@ inline void all_channel_moments(const ChannelKernels& kernels, const ChannelGeom
   auto* const parts = reinterpret_cast<Moments<double>*>(scratch);
   const int64_t bytes = blocks.each * std::min(blocks.places, kPlaneChunk) * size_of(x.dtype);
   parallel_ranges(threads, geometry.channels * count, bytes, [&](Range units, int) {
+    if (count == 1) {
+      return kernels.plane_moments(geometry, x, blocks.block(0, units.begin, 0), units.end - units.begin,
+                                   parts + units.begin);
+    }
     for (int64_t unit = units.begin; unit < units.end; ++unit) {
-      parts[unit] = kernels.plane_moments(geometry, x, blocks.block(0, unit / count, unit % count));
+      kernels.plane_moments(geometry, x, blocks.block(0, unit / count, unit % count), 1, parts + unit);
     }
   });
   for (int64_t c = 0; c < geometry.channels; ++c) moments[c] = merge_all(parts + c * count, count);

@@ -100,6 +100,15 @@ struct RowFactors {
 
 NORMACT_SIMD int64_t padded(int64_t count) { return (count + kActivationStep - 1) / kActivationStep * kActivationStep; }
 
+/// A buffer of kPiece with room for what is past it.
+constexpr int64_t kPadded = kPiece + kActivationStep;
+
+/// Activations run over whole steps: what is past the elements must be numbers too.
+template <class N>
+NORMACT_SIMD void clear_past(N* h, int64_t count) {
+  for (int64_t j = 0; j < kActivationStep; j += kLanes<N>) store(h + count + j, Vec<N>{}, All{});
+}
+
 // ---- Forward --------------------------------------------------------------------------------------------------------
 
 enum class Fused { none, relu };

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cpu/channel_pieces.h"
-#include "cpu/forward_kernels.h"
+#include "cpu/row_views.h"
 
 namespace normact::cpu::NORMACT_ISA {
 
@@ -33,32 +33,99 @@ NORMACT_SIMD void for_elements(const ChannelGeometry& geometry, Range elements, 
   }
 }
 
+/// The next block of a series.
+NORMACT_SIMD void advance(PlaneBlock& block) { block.channel += block.along_samples ? 1 : block.planes; }
+
+/// Sums over pieces of any length. Few enough numbers are added in fp32; their sums are added in double.
+template <class T, int kSums>
+class PieceSums {
+ public:
+  /// Adds what term(element, lanes, accumulators) adds to accumulators[k], over all elements of a piece.
+  template <class Term>
+  NORMACT_SIMD void add(int64_t count, Term term) {
+    constexpr int64_t kStep = kLanes<T>;
+    constexpr int64_t kFlushed = 16 * 4 * kStep;  // elements between two flushes
+    for (int64_t begin = 0; begin < count; begin += kFlushed) {
+      const int64_t end = begin + kFlushed < count ? begin + kFlushed : count;
+      if (pending_ + (end - begin) > kFlushed) flush();
+      pending_ += end - begin;
+      int64_t j = begin;
+      for (; j + 4 * kStep <= end; j += 4 * kStep) {
+        term(j, All{}, a_[0]);
+        term(j + kStep, All{}, a_[1]);
+        term(j + 2 * kStep, All{}, a_[2]);
+        term(j + 3 * kStep, All{}, a_[3]);
+      }
+      if (j + 2 * kStep <= end) {
+        term(j, All{}, a_[0]);
+        term(j + kStep, All{}, a_[1]);
+        j += 2 * kStep;
+      }
+      if (j + kStep <= end) {
+        term(j, All{}, a_[2]);
+        j += kStep;
+      }
+      if (j < end) term(j, First{int(end - j)}, a_[3]);
+    }
+  }
+  /// The sum of everything added.
+  NORMACT_SIMD double total(int k) {
+    if (pending_ > 0) flush();
+    return totals_[k];
+  }
+
+ private:
+  NORMACT_SIMD void flush() {
+    for (int k = 0; k < kSums; ++k) {
+      totals_[k] += sum((a_[0][k] + a_[1][k]) + (a_[2][k] + a_[3][k]));
+      for (int i = 0; i < 4; ++i) a_[i][k] = Vec<T>{};
+    }
+    pending_ = 0;
+  }
+
+  Vec<T> a_[4][kSums] = {};
+  double totals_[kSums] = {};
+  int64_t pending_ = 0;
+};
+
 template <class T>
-Moments<double> plane_moments(const ChannelGeometry& geometry, const ChannelView& view, const PlaneBlock& block) {
+NORMACT_SIMD Moments<double> moments_of_block(const Planes<T>& x, const PlaneBlock& block, T* buffer) {
   using N = Accumulator<T>;
   using V = Vec<T>;
-  alignas(64) T buffer[kPiece];
-  const Planes<T> x(geometry, view);
-  const int64_t piece = x.direct() ? kPlaneChunk : kPiece;
+  const int64_t piece = x.direct() ? block.places.end - block.places.begin : kPiece;
   const int64_t count = block.planes * (block.places.end - block.places.begin);
   const double share = 1 / double(count);
-  double total[1] = {};
+  PieceSums<T, 1> values;
   for_block(block, piece, [&](int64_t sample, int64_t channel, Range places) __attribute__((always_inline)) {
     const T* const s = x.read(sample, channel, places, buffer);
-    block_sums<T>(places.end - places.begin, total, [&](int64_t j, auto lanes, V* a) { a[0] += load(s + j, lanes); });
+    values.add(places.end - places.begin, [&](int64_t j, auto lanes, V* a) { a[0] += load(s + j, lanes); });
   });
-  const N shift = N(total[0] * share);
+  const N shift = N(values.total(0) * share);
   const V centre = broadcast(shift);
-  double totals[2] = {};
+  PieceSums<T, 2> squares;
   for_block(block, piece, [&](int64_t sample, int64_t channel, Range places) __attribute__((always_inline)) {
     const T* const s = x.read(sample, channel, places, buffer);
-    block_sums<T>(places.end - places.begin, totals, [&](int64_t j, auto lanes, V* a) {
+    squares.add(places.end - places.begin, [&](int64_t j, auto lanes, V* a) {
       const V d = keep(load(s + j, lanes) - centre, lanes);
       a[0] += d;
       a[1] = multiply_add(d, d, a[1]);
     });
   });
-  return corrected(shift, totals[0], totals[1], count, share);
+  return corrected(shift, squares.total(0), squares.total(1), count, share);
+}
+
+template <class T>
+void plane_moments(const ChannelGeometry& geometry, const ChannelView& view, const PlaneBlock& first, int64_t count,
+                   Moments<double>* moments) {
+  alignas(64) T buffer[kPiece];
+  const Planes<T> x(geometry, view);
+  PlaneBlock block = first;
+  // Planes of neighbouring channels that follow each other are one.
+  const bool follow = !first.along_samples && x.direct() && view.channel_stride == geometry.places;
+  for (int64_t i = 0; i < count; ++i, advance(block)) {
+    const PlaneBlock one = {block.sample, block.channel, false, 1, {0, block.planes * geometry.places}};
+    moments[i] = moments_of_block(x, follow && block.planes > 1 ? one : block, buffer);
+  }
 }
 
 template <class T>
@@ -66,13 +133,12 @@ void plane_forward(const ChannelForward& p, const ArrayActivation* activation, c
                    Range elements) {
   using N = Accumulator<T>;
   alignas(64) T x_buffer[kPiece], addend_buffer[kPiece], y_buffer[kPiece];
-  alignas(64) N h[kPiece];
+  alignas(64) N h[kPadded];
   const Planes<T> x(p.geometry, p.x), addend(p.geometry, p.addend), y(p.geometry, p.y);
   const bool writes_mask = p.mask && mask_by_planes(p.geometry);
   const bool buffered = is_buffered(p, writes_mask), relu = p.activation.kind == NORMACT_ACTIVATION_RELU;
   const bool whole = !buffered && x.direct() && addend.direct() && y.direct();
   BitWriter bits(writes_mask ? p.mask + elements.begin / 8 : nullptr);
-  if (buffered) __builtin_memset(h, 0, sizeof h);  // what is past a piece must be numbers too
   for_elements(p.geometry, elements, whole ? p.geometry.places : kPiece,
                [&](int64_t sample, int64_t channel, Range places) __attribute__((always_inline)) {
                  const int64_t count = places.end - places.begin;
@@ -85,6 +151,7 @@ void plane_forward(const ChannelForward& p, const ArrayActivation* activation, c
                  } else {
                    affine_piece<T, Fused::none>(f, from, with, h, count);
                    if (writes_mask) bits.append(h, count);
+                   clear_past(h, count);
                    activation->value(*activation, h, padded(count));
                    for_vectors<T>(count, [&](int64_t j, auto lanes) { store(to + j, load(h + j, lanes), lanes); });
                  }
@@ -130,9 +197,7 @@ class PlaneGradients {
         dy_(p.geometry, p.dy),
         x_(p.geometry, p.x),
         addend_(p.geometry, p.addend),
-        y_(p.geometry, p.y) {
-    if (source_ != SlopeSource::one) __builtin_memset(g_, 0, sizeof g_);
-  }
+        y_(p.geometry, p.y) {}
 
   /// Whether dh is dy itself, and pieces may be of any length.
   NORMACT_SIMD bool plain() const { return source_ == SlopeSource::one; }
@@ -157,10 +222,12 @@ class PlaneGradients {
     if (source_ == SlopeSource::output) {
       const T* const y = y_.read(sample, channel, places, y_buffer_);
       for_vectors<T>(count, [&](int64_t j, auto lanes) { store(g_ + j, load(y + j, lanes), lanes); });
+      clear_past(g_, count);
       return activation_->slope_from_output(*activation_, g_, padded(count));
     }
     const T* const addend = addend_.read(sample, channel, places, y_buffer_);
     affine_piece<T, Fused::none>(f, x, addend, g_, count);
+    clear_past(g_, count);
     activation_->slope(*activation_, g_, padded(count));
   }
   NORMACT_SIMD void fill_from_bits(int64_t sample, int64_t channel, Range places) {
@@ -180,27 +247,30 @@ class PlaneGradients {
   alignas(64) T dy_buffer_[kPiece];
   alignas(64) T x_buffer_[kPiece];
   alignas(64) T y_buffer_[kPiece];  // y's or the addend's
-  alignas(64) N g_[kPiece];
+  alignas(64) N g_[kPadded];
 };
 
 template <class T>
-ChannelSums plane_sums(const ChannelBackward& p, const ArrayActivation* activation, const ChannelFactors& factors,
-                       const PlaneBlock& block) {
+void plane_sums(const ChannelBackward& p, const ArrayActivation* activation, const ChannelFactors& factors,
+                const PlaneBlock& first, int64_t count, ChannelSums* sums) {
   PlaneGradients<T> gradients(p, activation);
   const int64_t piece = gradients.plain() && gradients.direct() ? kPlaneChunk : kPiece;
-  double totals[2] = {};
-  for_block(block, piece, [&](int64_t sample, int64_t channel, Range places) __attribute__((always_inline)) {
-    const PlaneFactors<T> f(factors, channel);
-    gradients.visit(f, sample, channel, places, [&](const auto* dh, const T* x) __attribute__((always_inline)) {
-      block_sums<T>(places.end - places.begin, totals, [&](int64_t j, auto lanes, Vec<T>* a) {
-        const Vec<T> d = load(dh + j, lanes);
-        const Vec<T> xhat = normalized(load(x + j, lanes), f.mean(j, lanes), f.rstd(j, lanes));
-        a[0] = multiply_add(d, keep(xhat, lanes), a[0]);
-        a[1] += d;
+  PlaneBlock block = first;
+  for (int64_t i = 0; i < count; ++i, advance(block)) {
+    PieceSums<T, 2> totals;
+    for_block(block, piece, [&](int64_t sample, int64_t channel, Range places) __attribute__((always_inline)) {
+      const PlaneFactors<T> f(factors, channel);
+      gradients.visit(f, sample, channel, places, [&](const auto* dh, const T* x) __attribute__((always_inline)) {
+        totals.add(places.end - places.begin, [&](int64_t j, auto lanes, Vec<T>* a) {
+          const Vec<T> d = load(dh + j, lanes);
+          const Vec<T> xhat = normalized(load(x + j, lanes), f.mean(j, lanes), f.rstd(j, lanes));
+          a[0] = multiply_add(d, keep(xhat, lanes), a[0]);
+          a[1] += d;
+        });
       });
     });
-  });
-  return {totals[0], totals[1]};
+    sums[i] = {totals.total(0), totals.total(1)};
+  }
 }
 
 template <class T>

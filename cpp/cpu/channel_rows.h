@@ -99,7 +99,7 @@ void row_forward(const ChannelForward& p, const ArrayActivation* activation, con
     }
     return;
   }
-  alignas(64) N h[kPiece] = {};  // what is past a tile must be numbers too
+  alignas(64) N h[kPadded];
   BitWriter bits(writes_mask ? p.mask + rows.begin * p.geometry.channels / 8 : nullptr);
   const int64_t tile = rows_of_tile(all);
   for (int64_t begin = rows.begin; begin < rows.end; begin += tile) {
@@ -112,6 +112,7 @@ void row_forward(const ChannelForward& p, const ArrayActivation* activation, con
         affine_piece<T, Fused::none>(f, x[row] + from, with, h + (row - begin) * count, count);
       }
       if (writes_mask) bits.append(h, (end - begin) * count);
+      clear_past(h, (end - begin) * count);
       activation->value(*activation, h, padded((end - begin) * count));
       for (int64_t row = begin; row < end; ++row) {
         const N* const source = h + (row - begin) * count;
@@ -136,9 +137,7 @@ class RowGradients {
         dy_(p.geometry, p.dy),
         x_(p.geometry, p.x),
         addend_(p.geometry, p.addend),
-        y_(p.geometry, p.y) {
-    if (source_ != SlopeSource::one) __builtin_memset(g_, 0, sizeof g_);
-  }
+        y_(p.geometry, p.y) {}
 
   NORMACT_SIMD bool plain() const { return source_ == SlopeSource::one; }
 
@@ -172,6 +171,7 @@ class RowGradients {
         affine_piece<T, Fused::none>(f, x_[row] + from, addend_ ? addend_[row] + from : nullptr, g, count);
       }
     }
+    clear_past(g_, (rows.end - rows.begin) * count);
     const int64_t all = padded((rows.end - rows.begin) * count);
     if (source_ == SlopeSource::output) activation_->slope_from_output(*activation_, g_, all);
     if (source_ == SlopeSource::again) activation_->slope(*activation_, g_, all);
@@ -181,7 +181,7 @@ class RowGradients {
   const ArrayActivation* activation_;
   SlopeSource source_;
   ChannelRows<T> dy_, x_, addend_, y_;
-  alignas(64) N g_[kPiece];
+  alignas(64) N g_[kPadded];
 };
 
 constexpr int64_t kFlushRows = 64;  // rows that are summed in fp32 before they join a longer sum

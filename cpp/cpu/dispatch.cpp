@@ -10,6 +10,7 @@
 #include <string>
 
 #include "cpu/backend.h"
+#include "cpu/channel_kernels.h"
 
 namespace normact::cpu {
 namespace {

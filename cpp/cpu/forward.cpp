@@ -3,6 +3,7 @@
 #include "cpu/dispatch.h"
 #include "cpu/parameters.h"
 #include "cpu/partition.h"
+#include "cpu/row_tiles.h"
 #include "cpu/scratch.h"
 #include "cpu/thread_pool.h"
 
@@ -28,12 +29,18 @@ struct Call {
   char* lane(int index) const { return lanes + index * lane_bytes; }
 };
 
-/// Threads share the rows.
+/// Threads share the rows, or their tiles.
 void forward_by_rows(const Call& call) {
   const RowForward& p = call.problem;
   ForwardWork work{&p, p.weight.data, p.bias.data, 0, call.activation};
   if (call.weight) work.weight = copy_parameter(p, call.kernels, call.threads, p.weight, p.weight_offset, call.weight);
   if (call.bias) work.bias = copy_parameter(p, call.kernels, call.threads, p.bias, 0, call.bias);
+  if (in_tiles(p)) {
+    const RowTiles tiles = row_tiles(p.geometry);
+    parallel_ranges(call.threads, tiles.count, tiles.rows * bytes_of_row(p),
+                    [&](Range range, int lane) { call.kernels.forward_tiles(work, range, call.lane(lane)); });
+    return;
+  }
   parallel_ranges(call.threads, p.geometry.rows, bytes_of_row(p),
                   [&](Range rows, int lane) { call.kernels.forward_rows(work, rows, call.lane(lane)); });
 }
@@ -76,12 +83,13 @@ Status row_norm_forward(const RowForward& problem) {
   NORMACT_TRY(find_array_activation(problem.dtype, problem.activation, &activation, &activated));
   const int64_t cols = problem.geometry.cols;
   const int threads = threads_for(problem.geometry.rows * bytes_of_row(problem), num_threads());
-  const bool by_chunks = forward_by_chunks_is_better(problem.geometry, threads);
+  const bool by_tiles = in_tiles(problem);
+  const bool by_chunks = !by_tiles && forward_by_chunks_is_better(problem.geometry, threads);
   const bool copy_weight = problem.weight.data && !is_plain(problem, problem.weight, problem.weight_offset);
   const bool copy_bias = problem.bias.data && !is_plain(problem, problem.bias, 0);
 
   Layout layout, lane;
-  lane.reserve(forward_scratch(problem, by_chunks ? kChunk : cols));
+  lane.reserve(by_tiles ? tile_scratch(problem, 1) : forward_scratch(problem, by_chunks ? kChunk : cols));
   const int64_t parameters_at = lane.reserve(by_chunks ? 2 * kChunk * accumulator_size(problem) : 0);
   const int64_t copy_bytes = by_chunks ? 0 : cols * accumulator_size(problem);
   const int64_t weight_at = layout.reserve(copy_weight ? copy_bytes : 0);

@@ -42,7 +42,7 @@ inline bool forward_by_chunks_is_better(const RowGeometry& geometry, int threads
 /// The row blocks whose parameter gradients are summed apart.
 struct RowBlocks {
   bool shares_rows;    // one block, threads share each row
-  int64_t block_rows;  // rows of each block but the last
+  int64_t block_rows;  // rows (or tiles of rows) of each block but the last
   int64_t count;
 };
 

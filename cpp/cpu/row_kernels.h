@@ -9,12 +9,13 @@
 
 #include "core/problem.h"
 #include "cpu/array_activation.h"
-#include "cpu/channel_kernels.h"
 #include "cpu/pointwise_kernels.h"
 #include "cpu/range.h"
 #include "math/moments.h"
 
 namespace normact::cpu {
+
+struct ChannelKernels;
 
 constexpr int64_t kChunk = 8192;
 
@@ -66,6 +67,10 @@ struct RowKernels {
   /// The same in steps: (1) sums of one chunk, (2) dx of one chunk from the total of the row.
   RowSums (*backward_sums)(const BackwardWork& work, int64_t row, Range columns, ParameterSums sums, void* scratch);
   void (*backward_apply)(const BackwardWork& work, int64_t row, Range columns, RowSums total, void* scratch);
+
+  /// Everything for these tiles of an adjacent problem; scratch as tile_scratch says.
+  void (*forward_tiles)(const ForwardWork& work, Range tiles, void* scratch);
+  void (*backward_tiles)(const BackwardWork& work, Range tiles, ParameterSums sums, void* scratch);
 
   /// target[i] = offset + parameter[i], or 1 if it is absent; for columns of the range, with which target begins.
   void (*load_parameter)(const Operand& parameter, const RowGeometry& geometry, double offset, Range columns,

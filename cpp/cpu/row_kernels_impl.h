@@ -3,8 +3,11 @@
 #pragma once
 
 #include "cpu/backward_kernels.h"
+#include "cpu/channel_kernels.h"
 #include "cpu/forward_kernels.h"
 #include "cpu/parameter_kernels.h"
+#include "cpu/tile_backward.h"
+#include "cpu/tile_forward.h"
 
 #define NORMACT_STRING_OF(name) #name
 #define NORMACT_NAME_OF(name) NORMACT_STRING_OF(name)
@@ -15,8 +18,9 @@ namespace NORMACT_ISA {
 template <class T>
 constexpr RowKernels kernels_for() {
   using N = Accumulator<T>;
-  return {forward_rows<T>,  forward_moments<T>, forward_merge<T>,  forward_apply<T>,    backward_rows<T>,
-          backward_sums<T>, backward_apply<T>,  load_parameter<N>, reduce_parameter<N>, add<N>};
+  return {forward_rows<T>,   forward_moments<T>, forward_merge<T>,    forward_apply<T>,
+          backward_rows<T>,  backward_sums<T>,   backward_apply<T>,   forward_tiles<T>,
+          backward_tiles<T>, load_parameter<N>,  reduce_parameter<N>, add<N>};
 }
 
 constexpr Isa isa(const PointwiseKernels* pointwise, const ChannelKernels* channel) {

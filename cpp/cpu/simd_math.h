@@ -88,6 +88,7 @@ struct VectorMath {
   using Bits = typename L::Bits;
   static constexpr int kBits = kPrecision;
   static constexpr bool kExp2Instruction = false;
+  static constexpr bool kLookup = kVectorBytes == 64 && kBits <= 24;
 
   NORMACT_SIMD static V constant(double c) { return broadcast(static_cast<typename L::Scalar>(c)); }
   NORMACT_SIMD static V multiply(V a, V b) { return a * b; }  // -ffp-contract=off keeps it alone
@@ -140,6 +141,18 @@ struct VectorMath {
     return a * (V)(biased << L::kMantissaBits);
 #endif
   }
+
+#if defined(__AVX512F__)
+  NORMACT_SIMD static V nearest_word(V a, V b) { return multiply_add(a, b, constant(L::kShifter)); }
+  NORMACT_SIMD static V nearest_of(V word) { return word - L::kShifter; }
+  NORMACT_SIMD static V lookup(const float (&table)[kPieces], V word) {
+    static_assert(kPieces == 2 * sizeof(V) / sizeof(float));
+    return (V)_mm512_permutex2var_ps(_mm512_load_ps(table), (__m512i)word, _mm512_load_ps(table + kPieces / 2));
+  }
+  NORMACT_SIMD static bool any_below(V a, V bound) {
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)bound, _CMP_LT_OQ) != 0;
+  }
+#endif
 
  private:
   NORMACT_SIMD static V upper_half(V a) {

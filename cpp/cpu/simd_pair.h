@@ -48,6 +48,7 @@ struct PairMath {
   using Number = Pair<typename M::Number>;
   static constexpr int kBits = M::kBits;
   static constexpr bool kExp2Instruction = M::kExp2Instruction;
+  static constexpr bool kLookup = M::kLookup;
 
   NORMACT_SIMD static Number constant(double c) { return pair(M::constant(c), M::constant(c)); }
   NORMACT_SIMD static Number multiply(Number x, Number y) { return pair(M::multiply(x.a, y.a), M::multiply(x.b, y.b)); }
@@ -69,6 +70,20 @@ struct PairMath {
   }
   NORMACT_SIMD static Number reciprocal(Number x) { return pair(M::reciprocal(x.a), M::reciprocal(x.b)); }
   NORMACT_SIMD static Number nearest(Number x) { return pair(M::nearest(x.a), M::nearest(x.b)); }
+  NORMACT_SIMD static auto nearest_word(Number x, Number y) {
+    return pair(M::nearest_word(x.a, y.a), M::nearest_word(x.b, y.b));
+  }
+  template <class Word>
+  NORMACT_SIMD static Number nearest_of(Pair<Word> x) {
+    return pair(M::nearest_of(x.a), M::nearest_of(x.b));
+  }
+  template <class Table, class Word>
+  NORMACT_SIMD static Number lookup(const Table& table, Pair<Word> x) {
+    return pair(M::lookup(table, x.a), M::lookup(table, x.b));
+  }
+  NORMACT_SIMD static bool any_below(Number x, Number bound) {
+    return M::any_below(x.a, bound.a) || M::any_below(x.b, bound.b);
+  }
   NORMACT_SIMD static Number scale(Number x, Number n) { return pair(M::scale(x.a, n.a), M::scale(x.b, n.b)); }
 };
 

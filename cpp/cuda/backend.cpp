@@ -21,9 +21,13 @@ Status largest_workspace(const RowBackward& problem, const Launch& launch, size_
   RowRequest request = request_of(problem, launch.variant, launch.sm_margin);
   Status status;
   bool legal = false;  // a forced variant may be legal for some layouts only; the call itself decides
-  for (const RowAccess access : {RowAccess::packs, RowAccess::runs, RowAccess::strided}) {
-    const bool whole_packs = problem.geometry.cols * size_of(problem.dtype) % 16 == 0;
-    if ((access == RowAccess::packs && !whole_packs) || (access != RowAccess::strided && !problem.contiguous)) continue;
+  const bool whole_packs = problem.geometry.cols * size_of(problem.dtype) % 16 == 0;
+  for (const RowAccess access :
+       {RowAccess::packs, RowAccess::runs, RowAccess::packed_lines, RowAccess::lines, RowAccess::strided}) {
+    if (access == RowAccess::packs && !whole_packs) continue;
+    const bool in_order = access == RowAccess::packs || access == RowAccess::runs;
+    const bool in_lines = access == RowAccess::packed_lines || access == RowAccess::lines;
+    if (in_order ? !problem.contiguous : problem.adjacent != in_lines) continue;
     RowPlan plan;
     request.access = access;
     status = plan_row_backward(request, *device, &plan);

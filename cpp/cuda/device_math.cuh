@@ -17,6 +17,7 @@ struct DeviceMath<float, kPrecision> {
   using Number = float;
   static constexpr int kBits = kPrecision;
   static constexpr bool kExp2Instruction = true;
+  static constexpr bool kLookup = false;
 
   static __device__ __forceinline__ constexpr float constant(double c) { return static_cast<float>(c); }
   static __device__ __forceinline__ float multiply(float a, float b) { return __fmul_rn(a, b); }
@@ -70,6 +71,7 @@ struct DeviceMath<double, 53> {
   using Number = double;
   static constexpr int kBits = 53;
   static constexpr bool kExp2Instruction = false;
+  static constexpr bool kLookup = false;
 
   static __device__ __forceinline__ constexpr double constant(double c) { return c; }
   static __device__ __forceinline__ double multiply(double a, double b) { return __dmul_rn(a, b); }

@@ -8,6 +8,7 @@
 #include "cuda/row_backward.cuh"
 #include "cuda/row_backward_cluster.cuh"
 #include "cuda/row_backward_runs.cuh"
+#include "cuda/row_backward_tile.cuh"
 #include "cuda/row_stream_backward.cuh"
 
 namespace normact::cuda {
@@ -163,6 +164,22 @@ Status launch_row_runs(const RowBackward& p, const RowPlan& plan, const Launch& 
   }
 }
 
+/// Rows that lie side by side; the planner gives them no fp64.
+template <class T, NormKind kKind, bool kActivated>
+Status launch_row_tile(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  const char* name = "row norm backward kernel launch";
+  const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
+                          plan.shared_bytes};
+  const TileSplit split(p.geometry, plan, kPackSize<T>);
+  const Scalars<Accumulator<T>> scalars(p);
+  const KernelProblem<RowBackward, T, kActivated> problem(p);
+  void* const partials = launch.workspace.data;
+  return plan.access == RowAccess::packed_lines ? launch_kernel<row_backward_tile_kernel<T, kKind, kActivated, true>>(
+                                                      name, shape, launch, problem, scalars, split, partials)
+                                                : launch_kernel<row_backward_tile_kernel<T, kKind, kActivated, false>>(
+                                                      name, shape, launch, problem, scalars, split, partials);
+}
+
 /// The planner gives activated rows no runs.
 template <class T, NormKind kKind, bool kActivated>
 Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
@@ -174,6 +191,12 @@ Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const
   if (plan.variant == NORMACT_ROW_CLUSTER) {
     NORMACT_TRY((launch_row_cluster<T, kKind, kActivated>(p, plan, launch)));
     return launch_wide_parameter_sum<T>(p, plan, launch);
+  }
+  if constexpr (sizeof(T) < 8) {
+    if (plan.variant == NORMACT_ROW_TILE) {
+      NORMACT_TRY((launch_row_tile<T, kKind, kActivated>(p, plan, launch)));
+      return launch_parameter_sum<T>(p, launch.workspace.data, plan.parts, launch);
+    }
   }
   if constexpr (kActivated) {
     NORMACT_TRY((launch_row_packs<T, kKind, true>(p, plan, launch)));

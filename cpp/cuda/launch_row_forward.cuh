@@ -8,6 +8,7 @@
 #include "cuda/row_forward.cuh"
 #include "cuda/row_forward_cluster.cuh"
 #include "cuda/row_forward_runs.cuh"
+#include "cuda/row_forward_tile.cuh"
 #include "cuda/row_stream_forward.cuh"
 
 namespace normact::cuda {
@@ -114,6 +115,19 @@ Status launch_row_runs(const RowForward& p, const RowPlan& plan, const Launch& l
   }
 }
 
+/// Rows that lie side by side; the planner gives them no fp64.
+template <class T, NormKind kKind, bool kActivated>
+Status launch_row_tile(const RowForward& p, const RowPlan& plan, const LaunchShape& shape, const Launch& launch) {
+  const char* name = "row norm forward kernel launch";
+  const TileSplit split(p.geometry, plan, kPackSize<T>);
+  const Scalars<Accumulator<T>> scalars(p);
+  const KernelProblem<RowForward, T, kActivated> problem(p);
+  return plan.access == RowAccess::packed_lines ? launch_kernel<row_forward_tile_kernel<T, kKind, kActivated, true>>(
+                                                      name, shape, launch, problem, scalars, split)
+                                                : launch_kernel<row_forward_tile_kernel<T, kKind, kActivated, false>>(
+                                                      name, shape, launch, problem, scalars, split);
+}
+
 template <class T, NormKind kKind, bool kActivated, bool kPacks>
 Status launch_row_stream(const RowForward& p, const LaunchShape& shape, const Launch& launch) {
   const char* name = "row norm forward kernel launch";
@@ -136,6 +150,9 @@ Status launch_row_forward_kind(const RowForward& p, const RowPlan& plan, const L
                  : launch_row_stream<T, kKind, kActivated, false>(p, shape, launch);
   }
   if (plan.variant == NORMACT_ROW_CLUSTER) return launch_row_cluster<T, kKind, kActivated>(p, plan, shape, launch);
+  if constexpr (sizeof(T) < 8) {
+    if (plan.variant == NORMACT_ROW_TILE) return launch_row_tile<T, kKind, kActivated>(p, plan, shape, launch);
+  }
   if constexpr (!kActivated) {
     if (!packs) return launch_row_runs<T, kKind>(p, plan, launch);
   }

@@ -264,6 +264,15 @@ __device__ __forceinline__ void copy_async(SharedAddress shared, const void* glo
 #endif
 }
 
+/// The same for 4 bytes.
+__device__ __forceinline__ void copy_word_async(SharedAddress shared, const float* global) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+#else
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared), "f"(*global) : "memory");
+#endif
+}
+
 /// Closes a group of this thread's copies; a group may be empty.
 __device__ __forceinline__ void commit_copies() {
 #if __CUDA_ARCH__ >= 800

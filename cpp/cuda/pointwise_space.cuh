@@ -297,10 +297,10 @@ struct InterleavedSpace : TileSpace {
   };
 };
 
-/// Two lanes have four packs that follow each other. If each moved its own two, an instruction would move half of every
-/// 32-byte sector, and memory is written in whole ones. So the even lane moves packs 0 and 2, the odd one 1 and 3. This
-/// turns what a lane moves into what it owns (even: 0 and 1, odd: 2 and 3), or the reverse. All lanes of a warp call
-/// it.
+/// Two lanes have four packs that follow each other, the even one 0 and 1, the odd one 2 and 3. If each wrote its own,
+/// an instruction would write half of every 32-byte sector, and memory takes whole ones. So the even lane gets packs 0
+/// and 2 to write, the odd one 1 and 3. (What is read comes out of the L1 cache the second time.) All lanes of a warp
+/// call it.
 template <class T>
 __device__ __forceinline__ PackPair<T> exchange_packs(const PackPair<T>& mine) {
   constexpr int kWords = kPackBytes / static_cast<int>(sizeof(typename Pack<T>::Word));
@@ -316,24 +316,13 @@ __device__ __forceinline__ PackPair<T> exchange_packs(const PackPair<T>& mine) {
   return result;
 }
 
-/// Where a lane's two moves of those four packs go, from its own first pack on.
-template <class T>
-struct SharedMoves {
-  int first, second;
-  __device__ __forceinline__ SharedMoves()
-      : first(threadIdx.x % 2 == 0 ? 0 : -kPackSize<T>),
-        second(threadIdx.x % 2 == 0 ? 2 * kPackSize<T> : kPackSize<T>) {}
-};
-
 /// Pack v of gate and up, in whatever way the space has them.
 template <class T, class Cursor>
 __device__ __forceinline__ PackPair<T> load_gated(const Cursor& cursor, int v, const View& gate, const View& up) {
   const T* from = static_cast<const T*>(gate.data);
   if constexpr (Cursor::kInterleaved) {
     from += cursor.template pair_offset<T>(gate, v);
-    if (!cursor.paired) return split_pairs(PackPair<T>{load_pack(from), load_pack(from + kPackSize<T>)});
-    const SharedMoves<T> moves;
-    return split_pairs(exchange_packs(PackPair<T>{load_pack(from + moves.first), load_pack(from + moves.second)}));
+    return split_pairs(PackPair<T>{load_pack(from), load_pack(from + kPackSize<T>)});
   } else {
     return {load_pack(from + cursor.template offset<T>(gate, v)),
             load_pack(static_cast<const T*>(up.data) + cursor.template offset<T>(up, v))};
@@ -346,15 +335,15 @@ __device__ __forceinline__ void store_gated(const Cursor& cursor, int v, const V
   if constexpr (Cursor::kInterleaved) {
     to += cursor.template pair_offset<T>(gate, v);
     PackPair<T> joined = join_pairs(packs);
-    SharedMoves<T> moves;
+    int first = 0, second = kPackSize<T>;  // where they go, from this lane's own first pack on
     if (cursor.paired) {
       joined = exchange_packs(joined);
-    } else {
-      moves.first = 0;
-      moves.second = kPackSize<T>;
+      const bool even = threadIdx.x % 2 == 0;
+      first = even ? 0 : -kPackSize<T>;
+      second = even ? 2 * kPackSize<T> : kPackSize<T>;
     }
-    store_pack(to + moves.first, joined.first);
-    store_pack(to + moves.second, joined.second);
+    store_pack(to + first, joined.first);
+    store_pack(to + second, joined.second);
   } else {
     store_pack(to + cursor.template offset<T>(gate, v), packs.first);
     store_pack(static_cast<T*>(up.data) + cursor.template offset<T>(up, v), packs.second);

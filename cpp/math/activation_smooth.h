@@ -10,6 +10,7 @@
 #pragma once
 
 #include "math/activation_types.h"
+#include "math/piecewise.h"
 
 namespace normact {
 
@@ -39,9 +40,13 @@ struct Gelu {
   static constexpr bool kSlopeFromOutput = false;
 
   NORMACT_HD static ValueAndSlope<N> at(N x, const ActivationScalars<N>&) {
-    const N z = bounded_size<M>(x, normal_reach<M>());
-    const NormalTail<M> tail = normal_tail<M>(z);
-    return x_times_distribution<M>(x, z, tail.lower, tail.density);
+    if constexpr (M::kLookup) {
+      return x_times_distribution_by_pieces<M, NormalLower, NormalSlope>(x, normal_reach<M>(), normal_tail<M>);
+    } else {
+      const N z = bounded_size<M>(x, normal_reach<M>());
+      const DistributionTail<M> tail = normal_tail<M>(z);
+      return x_times_distribution<M>(x, z, tail.lower, tail.density);
+    }
   }
 };
 
@@ -55,7 +60,18 @@ struct GeluTanh {
   static constexpr bool kSlopeFromOutput = false;
 
   NORMACT_HD static ValueAndSlope<N> at(N x, const ActivationScalars<N>&) {
-    const N z = bounded_size<M>(x, M::constant(24));  // 2 u = 1024
+    const N reach = M::constant(24);  // 2 u = 1024
+    if constexpr (M::kLookup) {
+      return x_times_distribution_by_pieces<M, TanhLower, TanhSlope>(x, reach, tail);
+    } else {
+      const N z = bounded_size<M>(x, reach);
+      const DistributionTail<M> at_z = tail(z);
+      return x_times_distribution<M>(x, z, at_z.lower, at_z.density);
+    }
+  }
+
+ private:
+  NORMACT_HD static DistributionTail<M> tail(N z) {
     const Split<M> z_square = square<M>(z);
     // -2 u log2(e) = z (linear + cubic z^2)
     const Split<M> linear = split_constant<M>(kLinear, kLinearRest);
@@ -63,10 +79,9 @@ struct GeluTanh {
     const Split<M> rate = sum<M>(linear, product<M>(z_square, cubic));
     const Tails<M> tails = logistic_tails<M>(exp2_product<M>(z, rate));
     const N twice_u_slope = M::multiply_add(z_square.high, M::constant(kSlopeSquare), M::constant(kSlope));
-    return x_times_distribution<M>(x, z, tails.lower, twice_u_slope * (tails.lower * tails.upper));
+    return {tails.lower, twice_u_slope * (tails.lower * tails.upper)};
   }
 
- private:
   static constexpr double kSlope = 1.5957691216057308;         // 2 sqrt(2 / pi)
   static constexpr double kSlopeSquare = 0.21406444881780073;  // kSlope * 3 * 0.044715
   static constexpr double kLinear = -2.3022081981443248, kLinearRest = -1.3132826040769712e-16;
@@ -98,9 +113,19 @@ struct Silu {
   static constexpr bool kSlopeFromOutput = false;
 
   NORMACT_HD static ValueAndSlope<N> at(N x, const ActivationScalars<N>&) {
-    const N z = bounded_size<M>(x, exp_reach<M>());
+    if constexpr (M::kLookup) {
+      return x_times_distribution_by_pieces<M, LogisticLower, LogisticSlope>(x, exp_reach<M>(), tail);
+    } else {
+      const N z = bounded_size<M>(x, exp_reach<M>());
+      const DistributionTail<M> at_z = tail(z);
+      return x_times_distribution<M>(x, z, at_z.lower, at_z.density);
+    }
+  }
+
+ private:
+  NORMACT_HD static DistributionTail<M> tail(N z) {
     const Tails<M> tails = logistic_tails<M>(exp_minus<M>(z));
-    return x_times_distribution<M>(x, z, tails.lower, tails.lower * tails.upper);
+    return {tails.lower, tails.lower * tails.upper};
   }
 };
 

@@ -5,6 +5,7 @@
 //   Number                       what is computed with
 //   kBits                        11: results go to fp16 or bf16 (2^-20 is enough); 24: to fp32; 53: to fp64
 //   kExp2Instruction             whether exp2(t) exists: 2^t for any t, within 2^-22
+//   kLookup                      whether polynomials are looked up in tables (math/piecewise.h)
 //   constant(c)                  the double c in every lane
 //   multiply_add(a, b, c)        a * b + c, fused where the hardware can
 //   multiply(a, b)               a * b, rounded: never fused with what is done to it
@@ -184,9 +185,9 @@ NORMACT_HD Tails<M> logistic_tails(typename M::Number e) {
   return {e * upper, upper};
 }
 
-/// Of the normal distribution at z >= 0: lower = Phi(-z), density = phi(z).
+/// Of a distribution at z >= 0: lower = F(-z), density = F'(z) = F'(-z).
 template <class M>
-struct NormalTail {
+struct DistributionTail {
   typename M::Number lower;
   typename M::Number density;
 };
@@ -197,9 +198,9 @@ NORMACT_HD typename M::Number normal_reach() {
   return M::constant(M::kBits <= 24 ? 16 : 40);
 }
 
-/// For 0 <= z <= normal_reach. Phi(-z) = exp(-z^2 / 2) times a function of z that varies little.
+/// The normal distribution at 0 <= z <= normal_reach. Phi(-z) = exp(-z^2 / 2) times a function of z that varies little.
 template <class M>
-NORMACT_HD NormalTail<M> normal_tail(typename M::Number z) {
+NORMACT_HD DistributionTail<M> normal_tail(typename M::Number z) {
   const auto e = exp2_product<M>(square<M>(z), split_constant<M>(-kLog2E / 2, -kLog2ERest / 2));
   const auto r = M::reciprocal(z + M::constant(4));
   const auto s = M::multiply_add(r, M::constant(-8), M::constant(1));             // (z - 4) / (z + 4)

@@ -42,9 +42,9 @@ def layer_norm(
         float64, float32, float16 or bfloat16, of any shape and any strides. An array of NumPy, PyTorch, JAX,
         TensorFlow or CuPy, or any other with ``__dlpack__`` (then give `out`). It is not copied.
     weight, bias : array, optional
-        Of shape ``x.shape`` over the normalised axes; the dtype of x, or float32.
+        Of shape ``x.shape`` over the normalised axes, in x's order; the dtype of x, or float32.
     axis : int or tuple of ints
-        The axes to normalise over. This version takes trailing axes.
+        The axes to normalise over: any of them, in any order; 1 normalises the channels of every pixel of an image.
     eps : float
         Added to the variance; finite and not negative.
     residual : array, optional
@@ -252,7 +252,7 @@ def row_variant(name: str) -> Iterator[None]:
 
     Parameters
     ----------
-    name : {"auto", "warp", "block", "cluster", "stream"}
+    name : {"auto", "warp", "block", "cluster", "tile", "stream"}
         A kernel that cannot serve a problem makes the call raise NotImplementedError; it is never replaced silently.
 
     Examples

@@ -28,7 +28,7 @@ void same_values(const Call& call, const View& a, const View& b, const char* wha
 void check_threads(const Options& o) {
   Call one(o);
   run(one, 1);
-  for (const int threads : {2, 3, 7}) {
+  for (const int threads : {2, 7}) {
     Call many(o);
     run(many, threads);
     same_bits(one.y, many.y, "y");
@@ -46,7 +46,7 @@ void check_threads(const Options& o) {
 
 TEST(threads_move_no_bits) {
   const int64_t shapes[][4] = {{2, 6, 100, 130}, {50, 6, 7, 33}, {3, 1300, 5, 9}, {2, 6, 1, 40000}, {6000, 24, 1, 1}};
-  for (const Layout layout : kLayouts) {
+  for (const Layout layout : {Layout::nchw, Layout::nhwc, Layout::channels_last, Layout::middle}) {
     for (const auto& s : shapes) {
       Options o;
       o.layout = layout;
@@ -60,7 +60,6 @@ TEST(threads_move_no_bits) {
       o.dtype = DType::bf16;
       o.activation = NORMACT_ACTIVATION_SILU;
       check_threads(o);
-      if (layout == Layout::first) continue;
       for (const int64_t groups : {int64_t{2}, o.c}) {
         o.groups = groups;
         o.running = groups == o.c && o.h * o.w > 1;

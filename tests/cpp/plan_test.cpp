@@ -89,6 +89,101 @@ TEST(plans_of_an_h200) {
   }
 }
 
+/// Rows side by side: NCHW, normalised over C.
+RowRequest lines(int64_t images, int64_t cols, int64_t pixels, DType dtype,
+                 RowAccess access = RowAccess::packed_lines) {
+  RowRequest r = request(images * pixels, cols, dtype, access);
+  r.geometry.row_ndim = 2;
+  r.geometry.row_shape[0] = images;
+  r.geometry.row_shape[1] = pixels;
+  return r;
+}
+
+struct GoldenTile {
+  RowRequest request;
+  int forward_threads, forward_groups, forward_rows, forward_bytes;
+  int64_t forward_blocks;
+  int backward_threads, backward_groups, backward_rows, backward_bytes;
+  int64_t backward_blocks;
+};
+
+TEST(tiles_of_an_h200) {
+  const RowAccess kLines = RowAccess::lines;
+  const GoldenTile table[] = {
+      {lines(64, 256, 56 * 56, DType::bf16), 256, 32, 64, 35072, 3136, 256, 32, 64, 73216, 264},
+      {lines(64, 256, 56 * 56, DType::f32), 256, 32, 32, 33920, 6272, 256, 32, 32, 70400, 264},
+      {lines(32, 96, 224 * 224, DType::bf16), 96, 12, 64, 13312, 25088, 96, 12, 64, 28416, 792},
+      {lines(8, 384, 14 * 14, DType::bf16, kLines), 384, 48, 64, 52480, 25, 320, 40, 64, 108032, 25},
+      {lines(8, 1536, 7 * 7, DType::bf16, kLines), 512, 128, 32, 100480, 14, 320, 160, 16, 112256, 28},
+      {lines(2, 4096, 64, DType::f16), 512, 256, 16, 132160, 8, 320, 160, 16, 296832, 0},
+      {lines(2, 3, 64, DType::bf16), 32, 4, 64, 896, 2, 32, 4, 64, 2840, 2},
+  };
+  for (const GoldenTile& g : table) {
+    const RowPlan f = forward(g.request);
+    CHECK_EQ(static_cast<int>(f.variant), static_cast<int>(NORMACT_ROW_TILE));
+    CHECK_EQ(f.threads, g.forward_threads);
+    CHECK_EQ(f.threads_per_row, g.forward_groups);
+    CHECK_EQ(f.rows_per_block, g.forward_rows);
+    CHECK_EQ(f.shared_bytes, g.forward_bytes);
+    CHECK_EQ(f.blocks, g.forward_blocks);
+    const RowPlan b = backward(g.request);
+    if (g.backward_blocks == 0) {  // too many columns for x and dy
+      CHECK_EQ(static_cast<int>(b.variant), static_cast<int>(NORMACT_ROW_STREAM));
+      continue;
+    }
+    CHECK_EQ(static_cast<int>(b.variant), static_cast<int>(NORMACT_ROW_TILE));
+    CHECK_EQ(b.threads, g.backward_threads);
+    CHECK_EQ(b.threads_per_row, g.backward_groups);
+    CHECK_EQ(b.rows_per_block, g.backward_rows);
+    CHECK_EQ(b.shared_bytes, g.backward_bytes);
+    CHECK_EQ(b.blocks, g.backward_blocks);
+    CHECK_EQ(b.workspace_bytes, static_cast<size_t>(2 * b.parts * g.request.geometry.cols * 4));
+  }
+}
+
+TEST(every_tile_fits_the_device_whatever_the_rows_and_the_alignment) {
+  for (const DeviceInfo& device : {kHopper, kAmpere, kTuring}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (int64_t cols = 1; cols < 20000; cols += 1 + cols / 9) {
+        const RowPlan one = forward(lines(1, cols, 8, dtype), device);
+        const RowPlan one_back = backward(lines(1, cols, 8, dtype), device);
+        for (const RowAccess access : {RowAccess::packed_lines, RowAccess::lines}) {
+          const RowRequest r = lines(100, cols, 4096, dtype, access);
+          const RowPlan f = forward(r, device), b = backward(r, device);
+          CHECK(f.variant == one.variant && f.threads_per_row == one.threads_per_row);
+          CHECK(b.variant == one_back.variant && b.threads_per_row == one_back.threads_per_row);
+          for (const RowPlan& plan : {f, b}) {
+            if (plan.variant != NORMACT_ROW_TILE) continue;
+            const int lanes = plan.threads / plan.threads_per_row;
+            CHECK(plan.shared_bytes <= device.shared_memory_block);
+            CHECK(plan.threads % 32 == 0 && plan.threads <= normact::kTileForwardThreads);
+            CHECK(lanes == 2 || lanes == 4 || lanes == 8);
+            CHECK(plan.threads_per_row * lanes == plan.threads && plan.blocks >= 1);
+            CHECK_EQ(plan.rows_per_block, lanes * 16 / size_of(dtype));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(what_tiles_leave_to_stream) {
+  RowRequest r = lines(4, 64, 64, DType::f64);
+  CHECK(forward(r).variant == NORMACT_ROW_STREAM && backward(r).variant == NORMACT_ROW_STREAM);
+  r = lines(4, 64, 64, DType::bf16);
+  r.geometry.col_ndim = 3;
+  CHECK(forward(r).variant == NORMACT_ROW_STREAM && backward(r).variant == NORMACT_ROW_STREAM);
+  r = lines(4, 64, 64, DType::bf16);
+  RowPlan plan{};
+  for (const normact_row_variant variant : {NORMACT_ROW_WARP, NORMACT_ROW_BLOCK, NORMACT_ROW_CLUSTER}) {
+    r.variant = variant;
+    CHECK(!plan_row_forward(r, kHopper, &plan).ok() && !plan_row_backward(r, kHopper, &plan).ok());
+  }
+  r = request(64, 64, DType::bf16);
+  r.variant = NORMACT_ROW_TILE;
+  CHECK(!plan_row_forward(r, kHopper, &plan).ok() && !plan_row_backward(r, kHopper, &plan).ok());
+}
+
 TEST(how_a_row_is_summed_does_not_depend_on_the_number_of_rows) {
   for (const int64_t cols : {8, 64, 768, 1000, 4096, 16384, 65536, 1 << 20}) {
     for (const RowAccess access : {RowAccess::packs, RowAccess::runs, RowAccess::strided}) {

@@ -2,6 +2,7 @@
 // Golden rows: what becomes of shapes and strides. Errors are tested through the C API.
 #include "core/read_norm.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -56,10 +57,13 @@ struct Problem {
   RowForward problem{};
 
   normact::Status read() {
-    const size_t rows = x.size() - axes.size();
-    Ints weight(x.begin() + static_cast<std::ptrdiff_t>(rows), x.end());
-    Ints mean(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(rows));
-    Ints dense;
+    Ints weight, mean, dense;
+    for (size_t d = 0; d < x.size(); ++d) {
+      const bool normalised = std::any_of(axes.begin(), axes.end(), [&](int64_t axis) {
+        return axis == static_cast<int64_t>(d) || axis + static_cast<int64_t>(x.size()) == static_cast<int64_t>(d);
+      });
+      (normalised ? weight : mean).push_back(x[d]);
+    }
     const normact_tensor tx = tensor(memory(1), x, x_strides), ty = tensor(memory(2), x, y_strides),
                          tw = tensor(memory(3), weight, weight_strides), tm = tensor(memory(4), mean, mean_strides),
                          tr = tensor(memory(5), mean, dense);
@@ -70,6 +74,11 @@ struct Problem {
     return normact::read_norm_forward(&desc, &args, normact::Purpose::run, &problem, &device);
   }
 };
+
+void expect(const Problem& p, const std::string& found, const char* expected) {
+  const std::string where = text("x of shape (", join(static_cast<int>(p.x.size()), p.x.data()), ")");
+  if (found != expected) check::fail(__FILE__, __LINE__, text(where, ": found ", found, ", expected ", expected));
+}
 
 struct Golden {
   Problem p;
@@ -114,15 +123,68 @@ TEST(merges_dimensions) {
     const normact::Status status = row.p.read();
     if (!status.ok()) check::fail(__FILE__, __LINE__, status.message());
     const normact::RowGeometry& g = row.p.problem.geometry;
-    const std::string where = text("x of shape (", join(static_cast<int>(row.p.x.size()), row.p.x.data()), ")");
-    const auto expect = [&where](const std::string& found, const char* expected) {
-      if (found != expected) check::fail(__FILE__, __LINE__, text(where, ": found ", found, ", expected ", expected));
-    };
-    expect(geometry_text(g), row.geometry);
-    expect(stride_text(g, row.p.problem.x), row.x);
-    expect(stride_text(g, row.p.problem.weight), row.weight);
-    expect(stride_text(g, row.p.problem.mean), row.mean);
+    expect(row.p, geometry_text(g), row.geometry);
+    expect(row.p, stride_text(g, row.p.problem.x), row.x);
+    expect(row.p, stride_text(g, row.p.problem.weight), row.weight);
+    expect(row.p, stride_text(g, row.p.problem.mean), row.mean);
     CHECK_EQ(row.p.problem.contiguous, row.contiguous);
+  }
+}
+
+struct AnyAxes {
+  Problem p;
+  const char* geometry;
+  const char* x;
+  const char* weight;
+  const char* mean;
+  bool contiguous, adjacent;
+};
+
+TEST(axes_that_are_not_trailing) {
+  AnyAxes rows[] = {
+      // NCHW, the same channels last, a matrix by columns, and one with gaps between its rows.
+      {{{2, 12, 3, 4}, {}, {1}}, "rows 24: 2,12 cols 12: 12", "144,1 | 12", "0,0 | 1", "12,1 | 0", false, true},
+      {{{2, 12, 3, 4}, {144, 1, 48, 12}, {1}, {}, {144, 1, 48, 12}},
+       "rows 24: 24 cols 12: 12",
+       "12 | 1",
+       "0 | 1",
+       "1 | 0",
+       true,
+       false},
+      {{{6, 4}, {}, {0}}, "rows 4: 4 cols 6: 6", "1 | 4", "0 | 1", "1 | 0", false, true},
+      {{{6, 4}, {1, 6}, {0}, {}, {1, 6}}, "rows 4: 4 cols 6: 6", "6 | 1", "0 | 1", "1 | 0", true, false},
+      {{{2, 12, 3, 4}, {288, 24, 8, 2}, {1}},
+       "rows 24: 2,12 cols 12: 12",
+       "288,2 | 24",
+       "0,0 | 1",
+       "12,1 | 0",
+       false,
+       false},
+      {{{2, 12, 3, 4}, {}, {1}, {}, {144, 1, 48, 12}},
+       "rows 24: 2,12 cols 12: 12",
+       "144,1 | 12",
+       "0,0 | 1",
+       "12,1 | 0",
+       false,
+       false},
+      // Several axes, in any order; weight over them in x's order.
+      {{{2, 12, 3, 2}, {}, {3, 1, 2}}, "rows 2: 2 cols 72: 72", "72 | 1", "0 | 1", "1 | 0", true, false},
+      {{{2, 12, 3, 2}, {}, {2, 0}}, "rows 24: 12,2 cols 6: 2,3", "6,1 | 72,2", "0,0 | 3,1", "2,1 | 0,0", false, true},
+      {{{2, 12, 3, 2}, {}, {-1, 1}}, "rows 6: 2,3 cols 24: 12,2", "72,2 | 6,1", "0,0 | 2,1", "3,1 | 0,0", false, false},
+      {{{5, 1, 3}, {}, {1}}, "rows 15: 15 cols 1: 1", "1 | 1", "0 | 1", "1 | 0", true, false},
+      {{{3, 5, 1}, {}, {0}}, "rows 5: 5 cols 3: 3", "1 | 5", "0 | 1", "1 | 0", false, true},
+      {{{0, 4, 2}, {}, {1}}, "rows 0: 0 cols 4: 4", "0 | 2", "0 | 1", "0 | 0", false, false},
+  };
+  for (AnyAxes& row : rows) {
+    const normact::Status status = row.p.read();
+    if (!status.ok()) check::fail(__FILE__, __LINE__, status.message());
+    const normact::RowGeometry& g = row.p.problem.geometry;
+    expect(row.p, geometry_text(g), row.geometry);
+    expect(row.p, stride_text(g, row.p.problem.x), row.x);
+    expect(row.p, stride_text(g, row.p.problem.weight), row.weight);
+    expect(row.p, stride_text(g, row.p.problem.mean), row.mean);
+    CHECK_EQ(row.p.problem.contiguous, row.contiguous);
+    CHECK_EQ(row.p.problem.adjacent, row.adjacent);
   }
 }
 

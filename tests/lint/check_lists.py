@@ -21,6 +21,14 @@ PINNED = {
 }
 
 
+# Norms whose kind is their entry point and no line of lists.h, and their references.
+CHANNEL_NORMS = {
+    "batch_norm": ("batch_norm", "batch_norm_backward"),
+    "group_norm": ("group_norm", "group_norm_backward"),
+    "instance_norm": (),  # a group norm with a group for each channel
+}
+
+
 class Texts(NamedTuple):
     """Where the names of operations must be found."""
 
@@ -109,6 +117,8 @@ def check() -> list[str]:
     formulas = "".join(path.read_text() for path in sorted((ROOT / "cpp" / "math").glob("activation*.h")))
     for norm in norms:
         problems += check_operation(norm, "tests/python/reference.py", (norm, f"{norm}_backward"), texts)
+    for norm, references in CHANNEL_NORMS.items():
+        problems += check_operation(norm, "tests/python/reference_channel.py", references, texts)
     for _, _, name, struct in entries("NORMACT_ACTIVATION_LIST"):
         problems += check_operation(name, "tests/python/reference_activation.py", (name, f"{name}_slope"), texts)
         if not re.search(rf"^struct {struct}\b", formulas, re.MULTILINE):
@@ -116,6 +126,7 @@ def check() -> list[str]:
     for path, name, want in (
         ("tests/python/cases.py", "KINDS", norms),
         ("tests/python/cases.py", "ROW_VARIANTS", variants),
+        ("tests/python/channel_cases.py", "OPERATIONS", list(CHANNEL_NORMS)),
     ):
         if list(constant(path, name)) != want:
             problems.append(f"{path}: {name} is {constant(path, name)}, lists.h says {want}")

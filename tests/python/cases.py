@@ -46,7 +46,7 @@ MIDDLE_COLS = (513, 768, 1000, 1024, 2047, 4096, 4097)
 LARGE_COLS = (8192, 12289, 16384, 65536)
 HUGE_COLS = (131073, 1 << 20)
 
-ROW_VARIANTS = ("auto", "warp", "block", "cluster", "stream")
+ROW_VARIANTS = ("auto", "warp", "block", "cluster", "tile", "stream")
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class Problem:
     std: float = 1.0
     equal_rows: bool = False
     activation: Kind | None = field(default=None, repr=False)  # repr draws the inputs: they are those without it
+    axes: tuple[int, ...] | None = field(default=None, repr=False)  # the normalised ones, if not the trailing norm_ndim
 
     @property
     def activation_options(self) -> dict[str, str | float]:
@@ -81,20 +82,36 @@ class Problem:
 
     @property
     def axis(self) -> int | tuple[int, ...]:
+        if self.axes is not None:
+            return self.axes
         return -1 if self.norm_ndim == 1 else tuple(range(-self.norm_ndim, 0))
 
     @property
+    def col_axes(self) -> list[int]:
+        axes = range(-self.norm_ndim, 0) if self.axes is None else self.axes
+        return sorted(axis % len(self.shape) for axis in axes)
+
+    @property
+    def row_axes(self) -> list[int]:
+        return [axis for axis in range(len(self.shape)) if axis not in self.col_axes]
+
+    @property
     def row_shape(self) -> tuple[int, ...]:
-        return self.shape[: len(self.shape) - self.norm_ndim]
+        return tuple(self.shape[axis] for axis in self.row_axes)
 
     @property
     def col_shape(self) -> tuple[int, ...]:
-        return self.shape[len(self.shape) - self.norm_ndim :]
+        return tuple(self.shape[axis] for axis in self.col_axes)
 
     def as_matrix(self, values: np.ndarray) -> np.ndarray:
         """[rows, cols], with more digits than the kernel's arithmetic."""
         wide = np.longdouble if self.dtype == "float64" else np.float64
-        return values.reshape(math.prod(self.row_shape), math.prod(self.col_shape)).astype(wide)
+        matrix = values.transpose(self.row_axes + self.col_axes)
+        return matrix.reshape(math.prod(self.row_shape), math.prod(self.col_shape)).astype(wide)
+
+    def as_tensor(self, matrix: np.ndarray) -> np.ndarray:
+        """[rows, cols] in the problem's shape."""
+        return matrix.reshape(self.row_shape + self.col_shape).transpose(np.argsort(self.row_axes + self.col_axes))
 
 
 @dataclass(frozen=True)
@@ -184,7 +201,7 @@ def expected_forward(problem: Problem) -> dict[str, Expected]:
     if problem.activation is not None:
         y, y_bound = activated(problem.activation, exact.y, y_bound, problem.dtype)
     found = {
-        "y": _expected(y, y_bound, problem.dtype, problem.shape),
+        "y": _expected(problem.as_tensor(y), problem.as_tensor(y_bound), problem.dtype, problem.shape),
         "rstd": _expected(exact.rstd, rstd_bound, problem.statistics, problem.row_shape),
     }
     if problem.kind == "layer_norm":
@@ -226,7 +243,7 @@ def expected_backward_from(problem: Problem, mean: np.ndarray, rstd: np.ndarray)
         more = tolerance.gradient_bounds_of_dy(dy_bound, s, weight, offset, mean, rstd)
         bounds = tuple(bound + extra for bound, extra in zip(bounds, more, strict=True))
     dx = exact.dx if dresidual is None else exact.dx + dresidual
-    found = {"dx": _expected(dx, bounds[0], problem.dtype, problem.shape)}
+    found = {"dx": _expected(problem.as_tensor(dx), problem.as_tensor(bounds[0]), problem.dtype, problem.shape)}
     if problem.weight:
         found["dweight"] = _expected(exact.dweight, bounds[1], problem.parameters, problem.col_shape)
     if problem.bias:

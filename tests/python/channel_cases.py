@@ -200,7 +200,9 @@ def statistics_bounds(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndar
     return (
         mean,
         rstd,
-        *tolerance.statistics_bounds(problem.sets(problem.channelwise(given.x)), mean, rstd, problem.dtype),
+        *tolerance.statistics_bounds(
+            problem.sets(problem.channelwise(given.x)), mean, rstd, problem.dtype, merged=True
+        ),
     )
 
 

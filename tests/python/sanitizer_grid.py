@@ -26,6 +26,7 @@ from devices import TorchDevice
 
 COLS = (1, 7, 33, 64, 257, 1000, 4097, 12289, 40000)
 DTYPES = (("float64", "float64"), ("float32", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
+SIDE_BY_SIDE = ((2, 100, 64), (3, 65, 49), (1, 1500, 24))  # normalised over axis 1
 LAYOUTS = ("contiguous", "offset_by_one", "transposed")
 
 
@@ -48,6 +49,16 @@ def main() -> int:
             for layout, residual in zip(LAYOUTS, (True, False, False), strict=True)
             if layout in (options.layout or LAYOUTS)
             for problem in [Problem(kind, (3, cols), dtype, parameter_dtype, residual=residual, activation=activation)]
+        )
+        ran[variant] += sum(
+            run(device, variant, problem, "contiguous")
+            for kind in KINDS
+            for dtype, parameter_dtype in DTYPES
+            for shape in SIDE_BY_SIDE
+            for residual in (False, True)
+            for problem in [
+                Problem(kind, shape, dtype, parameter_dtype, residual=residual, activation=activation, axes=(1,))
+            ]
         )
     print("calls that ran and were right:", ", ".join(f"{name} {count}" for name, count in ran.items()))
     return 0

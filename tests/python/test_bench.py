@@ -83,7 +83,7 @@ def test_activation_groups_are_those_of_the_targets():
     images = [case for case in cases.cases_of(["bias"]) if len(case.shape) == 4]
     assert {case.op for case in images} == {"bias_relu"} and {case.axis for case in images} == {1}
     cpu = cases.cases_of(["cpu_activations"])
-    assert {case.op for case in cpu} == set(cases.KINDS) | set(cases.BIASED) | set(cases.GATES)
+    assert {case.op for case in cpu} == set(cases.KINDS) | set(cases.FROM_OUTPUT) | set(cases.BIASED) | set(cases.GATES)
     assert len(cases.cases_of(["activations", "bias", "gated"])) <= 220, "a minute on a fast GPU"
 
 

@@ -62,8 +62,21 @@ def test_forced_variants(device: Device, kind: str, dtype: str, parameter_dtype:
         for rows, layout in ((3, "contiguous"), (2, "offset_by_one"), (5, "row_strided_odd"), (2, "row_strided")):
             problem = Problem(kind, (rows, cols), dtype, parameter_dtype, residual=rows == 3, bias=rows != 5)
             done |= check_variants(device, problem, layout)
+    done |= check_side_by_side(device, kind, dtype, parameter_dtype)
     idle = set(ROW_VARIANTS) - {variant for variant, direction in done if direction == "forward"}
-    assert idle <= ({"cluster"} if _capability() < (9, 0) else set()), f"took no problem: {idle}"
+    allowed = {"tile"} if dtype == "float64" else set()
+    assert idle <= (allowed | {"cluster"} if _capability() < (9, 0) else allowed), f"took no problem: {idle}"
+
+
+def check_side_by_side(device: Device, kind: str, dtype: str, parameter_dtype: str) -> set[tuple[str, str]]:
+    """Rows side by side: lines of whole packs and others, tiles of 8, 4 and 2 units, groups with a column less."""
+    done = set()
+    for shape in ((2, 96, 64), (3, 257, 49), (1, 40, 5), (2, 1, 8, 3), (2, 1000, 24), (1, 1500, 40), (1, 3000, 17)):
+        problem = Problem(kind, shape, dtype, parameter_dtype, residual=shape[0] == 2, axes=(1,))
+        done |= check_variants(device, problem, "contiguous")
+        done |= check_variants(device, problem, "offset_by_one")
+    two = Problem(kind, (3, 10, 5, 16), dtype, parameter_dtype, residual=True, axes=(0, 2))
+    return done | check_variants(device, two, "contiguous")
 
 
 @pytest.mark.parametrize("layout", ["transposed", "every_second_column", "expanded"])
@@ -77,6 +90,15 @@ def test_forced_variants_on_strided_columns(device: Device, kind: str, layout: s
 def test_forced_variants_with_many_rows(device: Device, kind: str, shape: tuple[int, int]) -> None:
     """More rows than the GPU holds at once: the persistent loops and the two stages of the parameter gradients."""
     check_variants(device, Problem(kind, shape, "bfloat16", "float32"), "contiguous")
+
+
+@pytest.mark.parametrize("pixels", [56 * 56, 55 * 57])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_many_rows_side_by_side(device: Device, kind: str, dtype: str, pixels: int) -> None:
+    """Several tiles a block in the backward, whose copies and statistics come in ahead."""
+    for residual in (False, True):
+        problem = Problem(kind, (60, 24, pixels), dtype, "float32", residual=residual, axes=(1,))
+        assert ("tile", "backward") in check_variants(device, problem, "contiguous")
 
 
 def test_unknown_variant_is_refused() -> None:

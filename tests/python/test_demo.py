@@ -18,6 +18,7 @@ from normact import demo
 from normact.demo import terminal
 
 needs_model = pytest.mark.skipif(bool(demo.missing_packages()), reason="pip install normact[demo]")
+needs_digits = pytest.mark.skipif(bool(demo.missing_packages("vision")), reason="pip install normact[demo]")
 
 
 @pytest.fixture(autouse=True)
@@ -147,10 +148,101 @@ def test_demo_gelu_gradients():
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
 
 
+# ---- Images ----
+
+
+@needs_digits
+def test_vision_whole_run(tmp_path):
+    """Few steps: enough for losses to part if anything were wrong, too few to read well."""
+    plot = tmp_path / "losses.png"
+    result = subprocess.run(
+        [sys.executable, "-m", "normact", "demo", "vision", "--steps", "8", "--plot", str(plot)],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    differences = re.findall(r"difference of the losses ([\d.e+-]+)", result.stdout)
+    assert len(differences) == 2 and all(float(each) < 1e-9 for each in differences)
+    assert re.search(r"Accuracy on 397 digits held out: PyTorch [\d.]+%, normact [\d.]+%", result.stdout)
+    before, *after = re.search(r"Noise .*: ([\d.]+) before, PyTorch ([\d.]+), normact ([\d.]+)", result.stdout).groups()
+    assert after[0] == after[1] < before
+    if importlib.util.find_spec("matplotlib"):
+        assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@needs_digits
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("batch_norm", "show_resnet"),
+        ("batch_norm_backward", "show_resnet"),
+        ("group_norm", "show_unet"),
+        ("group_norm_backward", "show_unet"),
+    ],
+)
+def test_vision_sees_a_wrong_norm(name, part, monkeypatch, capsys):
+    from normact.demo import vision_run
+
+    monkeypatch.setattr(normact, name, one_percent_off(getattr(normact, name)))
+    monkeypatch.setattr(vision_run, "ROUNDS", 1)
+    _, passed = getattr(vision_run, part)(vision_run.load("cpu"), "cpu", 3)
+    assert not passed
+    assert "FAIL" in capsys.readouterr().out
+
+
+@needs_digits
+@pytest.mark.parametrize("part", ["show_resnet", "show_unet"])
+def test_vision_exit_status(monkeypatch, tmp_path, part):
+    from normact.demo import vision_run
+
+    losses = ([1.0, 0.5], [1.0, 0.5])
+    for name in ("show_resnet", "show_unet"):
+        monkeypatch.setattr(vision_run, name, lambda *args, passed=name != part: (losses, passed))
+    assert demo.main(["vision", "--device", "cpu", "--plot", str(tmp_path / "losses.png")]) == 1
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("addend", [True, False])
+def test_vision_batch_norm_gradients(training, addend):
+    """Against PyTorch's own module, with the state that training leaves in it."""
+    from normact.demo import vision
+
+    generator = torch.Generator().manual_seed(0)
+    plain, fused = (kind(6).double().train(training) for kind in (vision.BatchNormRelu, vision.FusedBatchNormRelu))
+    x, dy, more = (torch.randn(5, 6, 4, 3, generator=generator, dtype=torch.float64) for _ in range(3))
+    inputs = [t.clone().requires_grad_() for t in ((x, more) if addend else (x,))]
+    found, want = fused(*inputs), plain(*inputs)
+    torch.testing.assert_close(found, want, rtol=1e-12, atol=1e-12)
+    for mine, theirs in zip(fused.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    mine = torch.autograd.grad(found, [*inputs, *fused.parameters()], dy)
+    theirs = torch.autograd.grad(want, [*inputs, *plain.parameters()], dy)
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
+
+
+def test_vision_group_norm_gradients():
+    from normact.demo import vision
+
+    generator = torch.Generator().manual_seed(0)
+    plain, fused = (kind(2, 6).double() for kind in (vision.GroupNormSilu, vision.FusedGroupNormSilu))
+    x, dy = (torch.randn(5, 6, 4, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+    x.requires_grad_(True)
+    torch.testing.assert_close(fused(x), plain(x), rtol=1e-12, atol=1e-12)
+    mine, theirs = (torch.autograd.grad(net(x), [x, *net.parameters()], dy) for net in (fused, plain))
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
+
+
 def test_demo_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr(demo, "REQUIRED", ("torch", "no_such_package"))
+    monkeypatch.setattr(demo, "REQUIRED", {"text": ("torch", "no_such_package"), "vision": ("no_such_images",)})
     assert demo.main([]) == 2
     assert capsys.readouterr().err == "The demo needs no_such_package: pip install 'normact[demo]'\n"
+    assert demo.main(["vision"]) == 2
+    assert capsys.readouterr().err == "The demo needs no_such_images: pip install 'normact[demo]'\n"
 
 
 def test_demo_refuses_a_gpu_that_is_not_there(monkeypatch, capsys):

@@ -259,7 +259,7 @@ def test_tensorflow_tensors_are_no_outputs():
         ({"axis": 2}, ValueError, r"layer_norm: axis\[0\] is 2; expected an axis of x, which has 2 dimensions"),
         ({"axis": (1, -1)}, ValueError, r"layer_norm: axis\[1\] is -1, an axis that is already given"),
         ({"axis": ()}, ValueError, "layer_norm: num_axes is 0; expected at least 1"),
-        ({"axis": 0}, NotImplementedError, r"layer_norm: axis is \(0,\) of x with 2 dimensions; .*trailing"),
+        ({"axis": 0, "weight": np.ones(4, np.float32)}, ValueError, r"weight has shape \(4,\); expected \(3,\)"),
         ({"axis": "last"}, TypeError, "layer_norm: axis is of type str; expected an int or a tuple of ints"),
         ({"axis": None}, TypeError, "layer_norm: axis is of type NoneType"),
         ({"axis": (1.5,)}, TypeError, "layer_norm: axis is of type float"),

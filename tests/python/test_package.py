@@ -21,7 +21,10 @@ import normact
 import normact.activation_options
 import normact.activations
 import normact.arrays
+import normact.batch_norm_parts
+import normact.batch_norms
 import normact.gates
+import normact.group_norms
 import normact.info
 import normact.norm
 
@@ -128,6 +131,7 @@ def test_stub_is_up_to_date(tmp_path: pathlib.Path):
 
 
 MODULES = (normact, normact.norm, normact.activations, normact.activation_options, normact.gates, normact.info)
+MODULES += (normact.batch_norms, normact.batch_norm_parts, normact.group_norms)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

@@ -48,7 +48,9 @@ def run(*command: object, **options) -> str:
 
 
 def norms() -> list[str]:
-    return [block for block in blocks("python") if "_norm(" in block and "normact.torch" not in block]
+    return [
+        block for block in blocks("python") if re.search("(layer|rms)_norm", block) and "normact.torch" not in block
+    ]
 
 
 def test_readme_has_a_block_for_each_library():
@@ -78,6 +80,27 @@ assert dbias is None
     run(sys.executable, "-c", block + check)
 
 
+def test_readme_batch_and_group_norm():
+    (block,) = (block for block in blocks("python") if "batch_norm" in block)
+    check = """
+from torch.nn import functional
+leaves = [t.double().requires_grad_() for t in (x, weight, bias, addend)]
+means, variances = torch.zeros(32).double(), torch.ones(32).double()
+want = functional.relu(functional.batch_norm(leaves[0], means, variances, *leaves[1:3], True) + leaves[3])
+want.backward(dy.double())
+close = lambda found, expected: torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
+close(y, want.detach())
+close(running_mean, means)
+close(running_var, variances)
+for found, leaf in zip((dx, dweight, dbias, daddend), leaves):
+    close(found, leaf.grad)
+assert y.is_contiguous(memory_format=torch.channels_last) and mask.numel() == y.numel() // 8
+close(z, functional.silu(functional.group_norm(x.double(), 8)))
+close(torch.cat(parts), functional.batch_norm(x.double(), None, None, None, None, True))
+"""
+    run(sys.executable, "-c", block + check)
+
+
 def test_readme_differentiable():
     (block,) = (block for block in blocks("python") if "normact.torch" in block)
     check = """
@@ -92,7 +115,7 @@ torch.testing.assert_close(y, torch.nn.functional.layer_norm(total, (512,)))
 
 
 def test_readme_activations():
-    (block,) = (block for block in blocks("python") if "gelu" in block)
+    (block,) = (block for block in blocks("python") if "normact.gelu(" in block)
     check = """
 from torch.nn import functional
 s = (x + bias).double().requires_grad_()

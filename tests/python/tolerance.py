@@ -59,10 +59,16 @@ def with_output_rounding(bound: np.ndarray, expected: np.ndarray, dtype: str) ->
     return bound + 0.5 * ulp(np.abs(expected) + bound, dtype)
 
 
-def statistics_bounds(x: np.ndarray, mean: np.ndarray, rstd: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds on mean and rstd of the rows of x [rows, cols]."""
+def statistics_bounds(
+    x: np.ndarray, mean: np.ndarray, rstd: np.ndarray, dtype: str, *, merged: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds on mean and rstd of the rows of x [rows, cols]. merged: whose means are made from those of small parts."""
     relative = sum_units(x.shape[1]) * unit(dtype)
     mean_bound = relative * np.mean(np.abs(x), axis=1)
+    if merged:
+        # A merge rounds three times in units of the difference of the parts' means, which for parts of m is std /
+        # sqrt(m): over m = 1, 2, 4 ... that is at most 3 / 2 u std * (1 + 1 / sqrt(2) + 1 / 2 + ...) < 6 u std.
+        mean_bound = mean_bound + 6 * unit(dtype) * np.std(x, axis=1)
     # An error d of the mean raises the sum of squares by n d^2. Where sums of parts are merged (Chan, Golub, LeVeque
     # 1979), the parts' means differ by std / sqrt(n) and are off by some u |mean|. All else is relative.
     merging = 4 * unit(dtype) * np.abs(mean) * rstd / math.sqrt(max(x.shape[1], 1))

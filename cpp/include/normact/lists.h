@@ -52,6 +52,7 @@
   X(WARP, 1, "warp")                \
   X(BLOCK, 2, "block")              \
   X(CLUSTER, 3, "cluster")          \
-  X(STREAM, 4, "stream")
+  X(TILE, 4, "tile")                \
+  X(STREAM, 5, "stream")
 
 #endif /* NORMACT_LISTS_H_ */

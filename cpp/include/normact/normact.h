@@ -137,8 +137,7 @@ typedef struct normact_norm_desc {
   size_t struct_size;
   int32_t kind;         /* normact_norm_kind */
   int32_t num_axes;     /* >= 1 */
-  const int64_t* axes;  /* num_axes distinct axes of x, any order, negative ones count from the end. This version
-                           normalises over trailing axes; others give NORMACT_NOT_SUPPORTED. */
+  const int64_t* axes;  /* num_axes distinct axes of x: any of them, in any order; negative ones count from the end */
   double eps;           /* >= 0, finite */
   double weight_offset; /* finite; added to the weight in fp32. Needs a weight unless it is 0. */
   int32_t activation;   /* normact_activation_kind; 0 (identity): none */
@@ -187,8 +186,8 @@ typedef struct normact_norm_backward_args {
 } normact_norm_backward_args;
 
 /* Normalises every row: y, and where asked for residual_out, mean and rstd.
- * Errors: INVALID_ARGUMENT for a wrong rank, shape, dtype, device, eps, overlap; NOT_SUPPORTED for axes that are not
- * trailing or a build without CUDA; WORKSPACE_TOO_SMALL; CUDA_ERROR. normact_last_error() tells which and why. */
+ * Errors: INVALID_ARGUMENT for a wrong rank, shape, dtype, device, eps, overlap; NOT_SUPPORTED for a build
+ * without CUDA; WORKSPACE_TOO_SMALL; CUDA_ERROR. normact_last_error() tells which and why. */
 NORMACT_API normact_status normact_norm_forward(const normact_norm_desc* desc, const normact_norm_forward_args* args,
                                                 const normact_exec* exec);
 

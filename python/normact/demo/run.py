@@ -4,65 +4,19 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
-import statistics
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-import normact
 from normact.demo import MAX_LOSS_DIFFERENCE, MIN_COSINE, model, texts
-from normact.demo.terminal import Progress, chart, heading, styled, verdict, write
+from normact.demo.terminal import chart, heading, styled, verdict, write
+from normact.demo.turns import NAMES, duration, largest_difference, place, plot_losses, take_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-NAMES = ("PyTorch", "normact")
 LEARNING_RATE = 0.0015
-
-
-def choose_device(wanted: str) -> str:
-    """'cuda' if PyTorch sees a GPU and normact was built for it, unless the caller wants something else."""
-    has_gpu, built = torch.cuda.is_available(), bool(normact.build_info()["cuda"])
-    if wanted == "cuda" and not (has_gpu and built):
-        reason = "PyTorch finds no GPU" if not has_gpu else "this build of normact has no CUDA back end"
-        raise ValueError(f"--device cuda cannot be used: {reason}")
-    return wanted if wanted != "auto" else "cuda" if has_gpu and built else "cpu"
-
-
-class Timing(NamedTuple):
-    """Seconds of many runs."""
-
-    median: float
-    best: float
-
-    @property
-    def disturbed(self) -> bool:
-        """Whether something else was busy on the machine, so that the median says little."""
-        return self.median > 3 * self.best
-
-
-def take_turns(functions: Sequence[Callable[[], object]], rounds: int, device: str, label: str) -> list[Timing]:
-    """Times each function; they take turns, so that a slow moment of the machine hits all of them."""
-    seconds: list[list[float]] = [[] for _ in functions]
-    for function in functions:
-        function()  # the first call allocates and warms caches
-    progress = Progress(label, rounds)
-    for _ in range(rounds):
-        for times, function in zip(seconds, functions, strict=True):
-            _synchronize(device)
-            start = time.perf_counter()
-            function()
-            _synchronize(device)
-            times.append(time.perf_counter() - start)
-        progress.step()
-    return [Timing(statistics.median(times), min(times)) for times in seconds]
-
-
-def _synchronize(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def show_agreement(encoders: model.Encoders, device: str) -> bool:
@@ -131,17 +85,13 @@ def show_time(encoders: model.Encoders, device: str) -> None:
         ratio = f"{original.median / fused.median:4.2f}x"
         if original.disturbed or fused.disturbed:
             ratio = "the machine is busy"
-        write(f"  {label:46}{_duration(original.median):>10}{_duration(fused.median):>10}   {ratio}")
+        write(f"  {label:46}{duration(original.median):>10}{duration(fused.median):>10}   {ratio}")
     encoders.original.zero_grad()
     encoders.fused.zero_grad()
 
 
 def _shape(tensor: torch.Tensor) -> str:
     return "x".join(str(size) for size in tensor.shape)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds * 1e6:.0f} us" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
 
 
 def contrastive_loss(bert: Any, tokens: Any, pairs: int) -> tuple[torch.Tensor, int]:
@@ -175,40 +125,21 @@ def show_training(encoders: model.Encoders, device: str, steps: int, plot: str) 
     for line in chart(*losses, NAMES):
         write("  " + line)
     write(f"  Proverbs that find their meaning: {found[1][0]} of {pairs} before, {found[1][-1]} after.")
-    write(f"  Median step: {NAMES[0]} {_duration(times[0].median)}, {NAMES[1]} {_duration(times[1].median)}.")
-    differences = [abs(a - b) / a for a, b in zip(*losses, strict=True)]
-    passed = all(difference <= MAX_LOSS_DIFFERENCE for difference in differences)  # a NaN fails
-    largest = f"largest relative difference of the losses {max(differences):.1e}"
+    write(f"  Median step: {NAMES[0]} {duration(times[0].median)}, {NAMES[1]} {duration(times[1].median)}.")
+    difference = largest_difference(losses)
+    passed = difference <= MAX_LOSS_DIFFERENCE  # a NaN fails
+    largest = f"largest relative difference of the losses {difference:.1e}"
     verdict(passed, f"{largest} (allowed: {MAX_LOSS_DIFFERENCE})")
-    if importlib.util.find_spec("matplotlib") is not None:
-        save_plot(losses, plot)
-        write(f"  Curves saved to {plot}")
+    plot_losses([("Fine-tuning MiniLM", "contrastive loss", losses)], plot)
     return passed
-
-
-def save_plot(losses: tuple[list[float], list[float]], path: str) -> None:
-    """The two loss curves as a PNG file."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(losses[0], color="#bbbbbb", linewidth=6, label=NAMES[0])
-    axes.plot(losses[1], color="#0b6e4f", linewidth=1.5, label=NAMES[1])
-    axes.set(xlabel="step", ylabel="contrastive loss", title="Fine-tuning MiniLM", ylim=(0, None))
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
 
 
 def run(device: str, steps: int, plot: str) -> int:
     """All parts in order; 0 if both encoders agree."""
     start = time.perf_counter()
     torch.manual_seed(0)
-    info = normact.build_info()
     write(styled("normact: a pretrained sentence encoder on fused kernels", "bold"))
-    cpu = f"CPU ({info['cpu_isa']}, {normact.get_num_threads()} threads)"
-    where = torch.cuda.get_device_name() if device == "cuda" else cpu
-    write(f"  {where}, normact {normact.__version__}, PyTorch {torch.__version__}")
+    write(f"  {place(device)}")
     encoders = model.load(device)
     weights = sum(weight.numel() for weight in encoders.original.parameters())
     write(

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a batch, group or instance norm will be run on a GPU: how its tensors are accessed, how it is divided into items
+// that blocks carry out one at a time, and in which order. Pure functions of the problem and the device.
+//
+//   batch   what is normalised apart whatever the channel: a sample (group norm), or all of them (batch norm)
+//   unit    of a batch: a row of channels, or a segment of a plane
+//   tile    channels that a block works on together
+//   part    a range of units
+//   item    a part of a tile of a batch, or of some neighbouring tiles; each leaves its sums in the workspace, an entry
+//   a channel slab    tiles of a batch that make up whole groups wave    slabs whose bytes stay in the L2 cache between
+//   the two passes over them
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/channel.h"
+#include "core/plan.h"
+
+namespace normact {
+
+constexpr int kChannelThreads = 256;
+
+/// How the tensors of x's shape are accessed.
+enum class ChannelAccess : uint8_t {
+  planes,   // packs: the places of a channel are neighbours; a pack at the edge of a plane is cut
+  rows,     // packs: the channels of a place are neighbours, whole packs at multiples of 16 bytes
+  elements  // one element at a time, at any strides
+};
+
+/// Which passes a launch makes.
+enum class ChannelPasses : uint8_t { both, reduce, apply };
+
+/// Who carries out the items.
+enum class ChannelOrder : uint8_t {
+  solo,    // a block both passes of a slab: nobody waits
+  waves,   // blocks draw items by tickets, wave by wave
+  single,  // one pass only: nobody waits
+};
+
+struct ChannelPlan {
+  ChannelAccess access;
+  ChannelOrder order;
+  bool whole;          // planes: each is whole packs
+  bool mask_together;  // an access's bits of a mask lie in one byte
+  int lanes;           // planes: threads on a segment; else threads on a unit, side by side
+  int tile;            // channels
+  int lines;           // units that a block works on at the same time
+  int64_t batches;
+  int64_t groups;         // of a batch
+  int64_t units;          // of a batch
+  int64_t segments;       // planes: of a plane
+  int64_t segment_packs;  // planes: of a segment
+  int64_t units_a_part;
+  int64_t parts;
+  int64_t tiles;  // of a batch
+  int64_t tiles_a_slab;
+  int tiles_an_item;  // neighbours
+  int64_t slabs;      // of all batches
+  int64_t slabs_a_wave;
+  int merge_lanes;         // threads that add up the entries of a group
+  int64_t settles_a_slab;  // items that do so
+  int64_t blocks;
+  size_t finals;    // offset in the workspace, behind the entries: two numbers a group
+  size_t counters;  // behind these
+  size_t counter_bytes;
+  size_t workspace_bytes;
+
+  int64_t stacks_a_slab() const { return (tiles_a_slab + tiles_an_item - 1) / tiles_an_item; }
+  int64_t items_a_slab() const { return stacks_a_slab() * parts; }
+};
+
+struct ChannelRequest {
+  ChannelGeometry geometry;
+  ChannelSet set;
+  DType dtype;
+  ChannelAccess access;
+  bool aligned;      // planes: each begins at a multiple of 16 bytes
+  bool place_major;  // elements: channels lie closer together than places
+  int tensors;       // of x's shape that a pass reads
+  int entry_bytes;   // of a channel's sums
+  ChannelPasses passes;
+  int sm_margin;
+};
+
+/// What measurements may vary.
+struct ChannelTuning {
+  int64_t wave_bytes = 32 << 20;   // read in a wave
+  int64_t item_bytes = 128 << 10;  // read by an item, at most
+  int64_t least_item_bytes = 16 << 10;
+  int items_a_block = 2;
+  int64_t solo_bytes = 128 << 10;  // most that a block takes on alone
+  int solo_slabs = 192;            // fewest that occupy a device
+  int plane_blocks = 4;            // a multiprocessor
+  int row_blocks = 3;
+};
+
+ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning);
+
+/// The most that any alignment and strides of the tensors may need.
+size_t largest_channel_workspace(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning);
+
+/// The planner's view of a problem.
+ChannelRequest request_of(const ChannelForward& problem, int sm_margin);
+ChannelRequest request_of(const ChannelBackward& problem, ChannelPasses passes, int sm_margin);
+ChannelRequest request_of(const ChannelMoments& problem, int sm_margin);
+
+}  // namespace normact

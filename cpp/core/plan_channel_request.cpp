@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <initializer_list>
+
+#include "core/plan_channel.h"
+#include "core/plan_common.h"
+
+namespace normact {
+namespace {
+
+using Views = std::initializer_list<const ChannelView*>;
+
+constexpr int64_t kMost = int64_t{1} << 30;  // kernels for packs count units and places in 32 bits
+
+/// Whether all tensors have x's strides, along dimensions that have several indices.
+bool have_equal_strides(const ChannelGeometry& g, const ChannelView& x, Views others) {
+  for (const ChannelView* view : others) {
+    if (view->data == nullptr) continue;
+    if (g.samples > 1 && view->sample_stride != x.sample_stride) return false;
+    if (g.channels > 1 && view->channel_stride != x.channel_stride) return false;
+    for (int d = 0; d < g.place_ndim && g.places > 1; ++d) {
+      if (view->place_stride[d] != x.place_stride[d]) return false;
+    }
+  }
+  return true;
+}
+
+/// Where the first element lies in its 16 bytes.
+uintptr_t phase_of(const ChannelView& view) { return reinterpret_cast<uintptr_t>(view.data) % kPackBytes; }
+
+bool have_equal_phases(const ChannelView& x, Views others) {
+  for (const ChannelView* view : others) {
+    if (view->data != nullptr && phase_of(*view) != phase_of(x)) return false;
+  }
+  return true;
+}
+
+bool are_planes(const ChannelProblem& p, const ChannelView& x) {
+  const ChannelGeometry& g = p.geometry;
+  const int64_t width = kPackBytes / size_of(p.dtype);
+  return g.place_ndim == 1 && x.place_stride[0] == 1 && g.places >= width && g.places < kMost &&
+         g.samples * ceil_div(g.places, width) < kMost;
+}
+
+bool are_rows(const ChannelProblem& p, const ChannelView& x) {
+  const ChannelGeometry& g = p.geometry;
+  const int64_t width = kPackBytes / size_of(p.dtype);
+  if (g.place_ndim != 1 || g.channels % width != 0 || x.channel_stride != 1) return false;
+  if (g.places > 1 && (x.place_stride[0] % width != 0 || x.place_stride[0] >= kMost || x.place_stride[0] < 0))
+    return false;
+  if (g.samples > 1 && x.sample_stride % width != 0) return false;
+  if (g.samples * g.places >= kMost) return false;
+  if (p.set == ChannelSet::group || g.samples == 1) return true;
+  if (g.places == 1) return x.sample_stride >= 0 && x.sample_stride < kMost;
+  return x.sample_stride == g.places * x.place_stride[0];
+}
+
+/// The planner's view of a problem whose tensors of x's shape are x and `others`.
+ChannelRequest request_with(const ChannelProblem& p, const ChannelView& x, Views others, ChannelPasses passes,
+                            int sm_margin) {
+  ChannelRequest r{};
+  const ChannelGeometry& g = p.geometry;
+  r.geometry = g;
+  r.set = p.set;
+  r.dtype = p.dtype;
+  r.passes = passes;
+  r.sm_margin = sm_margin;
+  r.access = ChannelAccess::elements;
+  r.place_major = g.places > 1 && g.channels > 1 && x.place_stride[g.place_ndim - 1] > x.channel_stride;
+  const int64_t width = kPackBytes / size_of(p.dtype);
+  const bool aligned = phase_of(x) == 0;
+  r.aligned = aligned && g.places % width == 0 && (g.channels == 1 || x.channel_stride % width == 0) &&
+              (g.samples == 1 || x.sample_stride % width == 0);
+  if (p.dtype == DType::f64 || !have_equal_strides(g, x, others) || !have_equal_phases(x, others)) return r;
+  if (are_rows(p, x) && aligned) {
+    r.access = ChannelAccess::rows;
+  } else if (are_planes(p, x)) {
+    r.access = ChannelAccess::planes;
+  }
+  return r;
+}
+
+}  // namespace
+
+ChannelRequest request_of(const ChannelForward& p, int sm_margin) {
+  const bool batch = p.source == StatisticsSource::batch;
+  ChannelRequest r =
+      request_with(p, p.x, {&p.addend, &p.y}, batch ? ChannelPasses::both : ChannelPasses::apply, sm_margin);
+  r.tensors = 1;
+  r.entry_bytes = 4 * accumulator_bytes(p.dtype);
+  return r;
+}
+
+ChannelRequest request_of(const ChannelBackward& p, ChannelPasses passes, int sm_margin) {
+  ChannelRequest r = request_with(p, p.x, {&p.dy, &p.addend, &p.y, &p.dx, &p.daddend}, passes, sm_margin);
+  r.tensors = 2;
+  const bool computes_h = !is_identity(p.activation) && p.mask == nullptr && p.y.data == nullptr;
+  if (p.y.data != nullptr || (computes_h && p.addend.data != nullptr)) r.tensors = 3;
+  r.entry_bytes = 2 * accumulator_bytes(p.dtype);
+  return r;
+}
+
+ChannelRequest request_of(const ChannelMoments& p, int sm_margin) {
+  ChannelRequest r = request_with(p, p.x, {}, ChannelPasses::reduce, sm_margin);
+  r.tensors = 1;
+  r.entry_bytes = 4 * accumulator_bytes(p.dtype);
+  return r;
+}
+
+size_t largest_channel_workspace(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning) {
+  size_t most = 0;
+  const int64_t width = kPackBytes / size_of(request.dtype);
+  ChannelRequest r = request;
+  for (const ChannelAccess access : {ChannelAccess::planes, ChannelAccess::rows, ChannelAccess::elements}) {
+    if (access == ChannelAccess::planes && request.geometry.places < width) continue;
+    if (access == ChannelAccess::rows && request.geometry.channels % width != 0) continue;
+    r.access = access;
+    for (const bool flag : {false, true}) {
+      if (access == ChannelAccess::planes && flag && request.geometry.places % width != 0) continue;
+      r.aligned = r.place_major = flag;
+      most = std::max(most, plan_channel(r, device, tuning).workspace_bytes);
+    }
+  }
+  return most;
+}
+
+}  // namespace normact

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// What follows the channel kernels: sums over samples, tables for batch norm in parts, running statistics of instance
+// norm, and masks whose bytes hold elements of several threads. Small, but for the masks.
+#pragma once
+
+#include "cuda/channel_backward.cuh"
+
+namespace normact::cuda {
+
+constexpr int kFinishWarps = kChannelThreads / kWarp;
+
+/// The channel of this warp.
+__device__ __forceinline__ int64_t warp_channel() {
+  return static_cast<int64_t>(blockIdx.x) * kFinishWarps + threadIdx.x / kWarp;
+}
+
+/// dweight and dbias, or the table of sums, from the entries of all batches; zeros without any.
+/// Work     a warp adds up the entries of a channel.
+/// grid     ceil(channels / kFinishWarps).
+template <class T>
+__global__ void __launch_bounds__(kChannelThreads)
+    channel_sums_kernel(const ChannelVector dweight, const ChannelVector dbias, const ChannelTable table,
+                        const NumberPair<Accumulator<T>>* entries, int64_t batches, int64_t channels, int64_t parts) {
+  using A = Accumulator<T>;
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+  const int64_t channel = warp_channel();
+  if (channel >= channels) return;
+  NumberPair<A> sum{A(0), A(0)};
+#pragma unroll 4
+  for (int64_t i = threadIdx.x % kWarp; i < batches * parts; i += kWarp) {
+    const int64_t batch = parts == 1 ? i : i / parts;
+    const auto entry = NumberPair<A>::load(entries + (batch * channels + channel) * parts + (i - batch * parts));
+    sum.first += entry.first;
+    sum.second += entry.second;
+  }
+  sum = {warp_sum(sum.first), warp_sum(sum.second)};
+  if (threadIdx.x % kWarp != 0) return;
+  if (dbias.data != nullptr) store_parameter<T>(dbias, channel * dbias.stride, sum.first);
+  if (dweight.data != nullptr) store_parameter<T>(dweight, channel * dweight.stride, sum.second);
+  if (table.data == nullptr) return;
+  *table_at<A>(table, 0, channel) = sum.second;
+  *table_at<A>(table, 1, channel) = sum.first;
+}
+
+/// The table of moments from the entries of the only batch; zeros without any.
+/// Work, grid as above.
+template <class A>
+__global__ void __launch_bounds__(kChannelThreads)
+    channel_moments_kernel(const ChannelTable table, const MomentsEntry<A>* entries, int64_t channels, int64_t parts) {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+  const int64_t channel = warp_channel();
+  if (channel >= channels) return;
+  const Moments<A> sum =
+      merge_entries(entries + channel * parts, static_cast<unsigned>(parts), threadIdx.x % kWarp, kWarp);
+  if (threadIdx.x % kWarp != 0) return;
+  *table_at<A>(table, 0, channel) = sum.mean;
+  *table_at<A>(table, 1, channel) = sum.m2;
+  *table_at<A>(table, 2, channel) = sum.count;
+}
+
+/// ChannelMerge: mean, rstd and running statistics from the moments of all processes.
+/// Work     a thread merges the parts of a channel, in their order.
+template <class A>
+__global__ void __launch_bounds__(kChannelThreads) channel_merge_kernel(const __grid_constant__ ChannelMerge p) {
+  const int64_t channel = static_cast<int64_t>(blockIdx.x) * kChannelThreads + threadIdx.x;
+  if (channel >= p.geometry.channels) return;
+  Moments<A> sum{A(0), A(0), A(0)};
+  for (int64_t part = 0; part < p.parts; ++part) {
+    ChannelTable table = p.moments;
+    table.data = static_cast<A*>(table.data) + part * table.part_stride;
+    sum = merge(sum, Moments<A>{*table_at<A>(table, 0, channel), *table_at<A>(table, 1, channel),
+                                *table_at<A>(table, 2, channel)});
+  }
+  *statistic_at<A>(p.mean, 0, channel) = sum.mean;
+  *statistic_at<A>(p.rstd, 0, channel) = rstd_of(variance(sum), p.eps);
+  if (sum.count > A(0)) update_running(p.running, channel, sum.mean, unbiased_variance(sum));
+}
+
+/// num_batches_tracked after a merge: counts a batch in which any process had elements. One warp.
+template <class A>
+__global__ void channel_count_kernel(const __grid_constant__ ChannelMerge p) {
+  bool any = false;
+  for (int64_t part = threadIdx.x; part < p.parts; part += kWarp) {
+    ChannelTable table = p.moments;
+    table.data = static_cast<A*>(table.data) + part * table.part_stride;
+    any = any || *table_at<A>(table, 2, 0) > A(0);
+  }
+  any = __any_sync(kFullWarp, any);
+  if (any && threadIdx.x == 0) ++*p.running.batches;
+}
+
+/// The same after a forward whose kernel read the number of batches.
+static __global__ void channel_batch_kernel(int64_t* batches) { ++*batches; }
+
+/// Running statistics of instance norm: the means over the samples enter them.
+/// Work     a warp adds up the samples of a channel.
+template <class A>
+__global__ void __launch_bounds__(kChannelThreads)
+    instance_running_kernel(const __grid_constant__ ChannelForward p, const MomentsEntry<A>* entries, int64_t parts) {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+  const int64_t channel = warp_channel(), channels = p.geometry.channels;
+  if (channel >= channels) return;
+  A mean = A(0), variances = A(0);
+  for (int64_t sample = threadIdx.x % kWarp; sample < p.geometry.samples; sample += kWarp) {
+    const Moments<A> m =
+        merge_entries(entries + (sample * channels + channel) * parts, static_cast<unsigned>(parts), 0, 1);
+    mean += m.mean;
+    variances += unbiased_variance(m);
+  }
+  const A samples = static_cast<A>(p.geometry.samples);
+  mean = warp_sum(mean) / samples;
+  variances = warp_sum(variances) / samples;
+  if (threadIdx.x % kWarp == 0) update_running(p.running, channel, mean, variances);
+}
+
+/// A mask whose bytes are not single accesses of the apply pass: h again, eight elements in row-major order a thread.
+/// Bytes    x and addend are read once more.
+template <class T>
+__global__ void __launch_bounds__(kChannelThreads)
+    channel_mask_kernel(const __grid_constant__ ForwardProblem<Accumulator<T>> p,
+                        const __grid_constant__ ChannelSpace space, void* finals) {
+  using A = Accumulator<T>;
+  using Walk = RowWalk<T, 1>;
+  const ForwardPass<T, Identity<Math<T>>, Walk> pass{p, space, nullptr, static_cast<NumberPair<A>*>(finals)};
+  const ChannelGeometry& g = p.geometry;
+  const int64_t size = g.samples * g.channels * g.places;
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kChannelThreads + threadIdx.x) * 8;
+  if (first >= size) return;
+  unsigned bits = 0;
+#pragma unroll 1
+  for (int j = 0; j < 8 && first + j < size; ++j) {
+    const int64_t outer = (first + j) / g.places_after, after = first + j - outer * g.places_after;
+    const int64_t next = outer / g.channels, channel = outer - next * g.channels;
+    const int64_t before = g.places / g.places_after, sample = next / before;
+    const int64_t place = (next - sample * before) * g.places_after + after;
+    const auto at = [&](const ChannelView& view) {
+      return static_cast<const T*>(view.data)[sample * view.sample_stride + channel * view.channel_stride +
+                                              strided_offset(place, g.place_ndim, g.place_shape, view.place_stride)];
+    };
+    const NumberPair<A> of = pass.statistics(p.set == ChannelSet::channel ? 0 : sample, channel);
+    A h = channel_affine(convert<A>(at(p.x)), of.first, channel_scale(of.second, entry_or<T>(p.weight, channel, A(1))),
+                         entry_or<T>(p.bias, channel, A(0)));
+    if (p.addend.data != nullptr) h += convert<A>(at(p.addend));
+    bits |= Relu<Math<T>>::slope_from_output(h, p.scalars) != A(0) ? 1u << j : 0u;
+  }
+  p.mask[first / 8] = static_cast<uint8_t>(bits);
+}
+
+}  // namespace normact::cuda

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batch, group and instance norm forward: y = act((x - mean) * rstd * weight + bias + addend).
+#pragma once
+
+#include "cuda/channel_activation.cuh"
+#include "cuda/channel_sums.cuh"
+
+namespace normact::cuda {
+
+template <class A>
+using ForwardProblem = ActivatedProblem<ChannelForward, A>;
+
+/// The entry of a channel.
+template <class T>
+__device__ __forceinline__ Accumulator<T> entry_or(const ChannelVector& vector, int64_t channel,
+                                                   Accumulator<T> otherwise) {
+  return vector.data != nullptr ? Parameter<T>(vector).at(channel * vector.stride) : otherwise;
+}
+
+template <class A>
+__device__ __forceinline__ A* statistic_at(const ChannelStatistic& statistic, int64_t batch, int64_t group) {
+  return static_cast<A*>(statistic.data) + batch * statistic.sample_stride + group * statistic.group_stride;
+}
+
+template <class A>
+__device__ __forceinline__ A rstd_of(A variance, double eps) {
+  return reciprocal_std(variance, static_cast<A>(eps), [](A v) { return reciprocal_sqrt(v); });
+}
+
+/// The share of a batch in running statistics.
+template <class A>
+__device__ __forceinline__ A share_of_batch(const RunningStatistics& running) {
+  return running.cumulative ? A(1) / static_cast<A>(*running.batches + 1) : static_cast<A>(running.momentum);
+}
+
+template <class A>
+__device__ __forceinline__ void update_running(const RunningStatistics& running, int64_t channel, A mean, A variance) {
+  if (running.mean.data == nullptr) return;
+  const A share = share_of_batch<A>(running);
+  A& to_mean = static_cast<A*>(running.mean.data)[channel * running.mean.stride];
+  A& to_variance = static_cast<A*>(running.variance.data)[channel * running.variance.stride];
+  to_mean = updated_running(to_mean, mean, share);
+  to_variance = updated_running(to_variance, variance, share);
+}
+
+template <class T, class Act, class Walk>
+struct ForwardPass {
+  using A = Accumulator<T>;
+  using Spot = typename Walk::Spot;
+  static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
+  static constexpr int kReduceLoads = 4;  // under way together
+  static constexpr int kApplyLoads = 2;
+  static constexpr bool kAhead = !Walk::kPlanes;
+
+  const ForwardProblem<A>& p;
+  const ChannelSpace& s;
+  MomentsEntry<A>* entries;
+  NumberPair<A>* finals;
+
+  /// A thread's sums of each of its channels, about a number of its own data. With the first element as that number
+  /// (planes: the mean of the first access) squares are summed that exceed those about the mean by n times the square
+  /// of what lies between: not more than n times, and for data without outliers twice or so. A thread has some hundred
+  /// elements; those of different threads merge by Chan's formula.
+  struct Sums {
+    A pivot[kOwned] = {}, sum[kOwned] = {}, square[kOwned] = {};
+    int count = 0;  // elements of each channel
+
+    __device__ __forceinline__ void begin(const A (&value)[kWidth], int elements) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) pivot[Walk::owner(j)] += value[j];
+      if constexpr (Walk::kPlanes) pivot[0] /= static_cast<A>(elements);
+    }
+    __device__ __forceinline__ void add(const Walk& walk, const Spot& spot, const A (&value)[kWidth], int elements) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        A centred = value[j] - pivot[Walk::owner(j)];
+        if (!walk.inside(spot, j)) centred = A(0);
+        sum[Walk::owner(j)] += centred;
+        square[Walk::owner(j)] += centred * centred;
+      }
+      count += elements;
+    }
+    /// To mean (in pivot) and sum of squares about it.
+    __device__ __forceinline__ void finish() {
+      if (count == 0) return;
+      const A share = A(1) / static_cast<A>(count);
+#pragma unroll
+      for (int o = 0; o < kOwned; ++o) {
+        const A shift = sum[o] * share;
+        pivot[o] += shift;
+        square[o] = max(square[o] - sum[o] * shift, A(0));
+      }
+    }
+  };
+
+  template <class Draw>
+  __device__ __forceinline__ void reduce(const ChannelItem& item, Draw draw) const {
+    __shared__ ChannelScratch<A, kOwned, 3> scratch;
+#pragma unroll 1
+    for (int index = 0; index < item.tiles; ++index) {
+      Walk walk(s, item.tile(s, index), p.x);
+      Sums sums;
+      struct Loaded {
+        typename Walk::Access x[kReduceLoads];
+      };
+      const auto load = [&](const Spot(&spot)[kReduceLoads], Loaded* in) {
+#pragma unroll
+        for (int k = 0; k < kReduceLoads; ++k) {
+          if (spot[k].valid) in->x[k] = walk.load(p.x, spot[k]);
+        }
+      };
+      for_each_block<kReduceLoads, kAhead, Loaded>(walk, load, [&](const Spot(&spot)[kReduceLoads], const Loaded& in) {
+#pragma unroll
+        for (int k = 0; k < kReduceLoads; ++k) {
+          if (!spot[k].valid) continue;
+          const int elements = walk.count(spot[k]);
+          A value[kWidth];
+          walk.get(in.x[k], value);
+          if (k == 0 && sums.count == 0) {
+#pragma unroll
+            for (int j = 0; j < kWidth; ++j) value[j] = walk.inside(spot[k], j) ? value[j] : A(0);
+            sums.begin(value, elements);
+          }
+          sums.add(walk, spot[k], value, elements);
+        }
+      });
+      sums.finish();
+      leave_moments(s, walk, index, sums.pivot, sums.square, static_cast<A>(sums.count), scratch);
+    }
+    draw();
+    store_moments(s, item, scratch, entries);
+  }
+
+  __device__ __forceinline__ void settle(const ChannelSettle& settle) const {
+    if (settle.begins && threadIdx.x == 0 && p.running.batches != nullptr && !p.running.cumulative)
+      ++*p.running.batches;
+    for_each_group(s, settle, [&](int64_t group, int lane, int lanes, bool valid) {
+      const int64_t first = valid ? entry_of(s, settle.batch, group * s.group_channels) : 0;
+      const Moments<A> m =
+          merge_entries(entries + first, valid ? static_cast<unsigned>(s.group_channels * s.parts) : 0, lane, lanes);
+      if (!valid || lane != 0) return;
+      const A rstd = rstd_of(variance(m), p.eps);
+      finals[settle.batch * s.groups + group] = {m.mean, rstd};
+      if (p.mean.data != nullptr) *statistic_at<A>(p.mean, settle.batch, group) = m.mean;
+      if (p.rstd.data != nullptr) *statistic_at<A>(p.rstd, settle.batch, group) = rstd;
+      if (p.set == ChannelSet::channel) update_running(p.running, group, m.mean, unbiased_variance(m));
+    });
+  }
+
+  /// mean and rstd of a channel.
+  __device__ __forceinline__ NumberPair<A> statistics(int64_t batch, int64_t channel) const {
+    const int64_t group = s.group_of(channel);
+    if (p.source == StatisticsSource::batch) return NumberPair<A>::load(finals + batch * s.groups + group);
+    if (p.source == StatisticsSource::given)
+      return {*statistic_at<A>(p.mean, batch, group), *statistic_at<A>(p.rstd, batch, group)};
+    return {entry_or<T>(p.running.mean, channel, A(0)), rstd_of(entry_or<T>(p.running.variance, channel, A(1)), p.eps)};
+  }
+
+  __device__ __forceinline__ void apply(const ChannelItem& item) const {
+#pragma unroll 1
+    for (int index = item.tiles; index-- > 0;) apply_tile(item.tile(s, index), item.part == 0);
+  }
+
+  /// first: whether this is the tile's first part.
+  __device__ __forceinline__ void apply_tile(const ChannelTile& tile, bool first) const {
+    Walk walk(s, tile, p.x);
+    if (!walk.works()) return;
+    A mean[kOwned], scale[kOwned], bias[kOwned];
+#pragma unroll
+    for (int o = 0; o < kOwned; ++o) {
+      const int64_t channel = tile.first + walk.column() + o;
+      const NumberPair<A> of = statistics(tile.batch, channel);
+      if (p.source == StatisticsSource::running && first && walk.line() == 0 && walk.lane() == 0) {
+        if (p.mean.data != nullptr) *statistic_at<A>(p.mean, 0, channel) = of.first;
+        if (p.rstd.data != nullptr) *statistic_at<A>(p.rstd, 0, channel) = of.second;
+      }
+      mean[o] = of.first;
+      scale[o] = channel_scale(of.second, entry_or<T>(p.weight, channel, A(1)));
+      bias[o] = entry_or<T>(p.bias, channel, A(0));
+    }
+    constexpr bool kMarks = kWidth == 8 && std::is_same_v<Act, Relu<Math<T>>>;
+    const bool adds = p.addend.data != nullptr, marks = kMarks && p.mask != nullptr && s.mask_together;
+    struct Loaded {
+      typename Walk::Access x[kApplyLoads], addend[kApplyLoads];
+    };
+    const auto load = [&](const Spot(&spot)[kApplyLoads], Loaded* in) {
+#pragma unroll
+      for (int k = 0; k < kApplyLoads; ++k) {
+        if (spot[k].valid) in->x[k] = walk.load(p.x, spot[k]);
+      }
+      if (!adds) return;
+#pragma unroll
+      for (int k = 0; k < kApplyLoads; ++k) {
+        if (spot[k].valid) in->addend[k] = walk.load(p.addend, spot[k]);
+      }
+    };
+    for_each_block<kApplyLoads, kAhead, Loaded>(walk, load, [&](const Spot(&spot)[kApplyLoads], const Loaded& in) {
+#pragma unroll
+      for (int k = 0; k < kApplyLoads; ++k) {
+        if (!spot[k].valid) continue;
+        A h[kWidth];
+        walk.get(in.x[k], h);
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) {
+          constexpr auto owner = Walk::owner;
+          h[j] = channel_affine(h[j], mean[owner(j)], scale[owner(j)], bias[owner(j)]);
+        }
+        if (adds) {
+          A other[kWidth];
+          walk.get(in.addend[k], other);
+#pragma unroll
+          for (int j = 0; j < kWidth; ++j) h[j] += other[j];
+        }
+        if constexpr (kMarks) {
+          if (marks) store_bits(walk, spot[k], h);
+        }
+        apply_activation<T, Act>(h, p);
+        walk.store(p.y, spot[k], h);
+      }
+    });
+  }
+
+  /// The byte of the mask that this access is.
+  __device__ __forceinline__ void store_bits(const Walk& walk, const Spot& spot, const A (&h)[kWidth]) const {
+    unsigned bits = 0;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      bits |= Relu<Math<T>>::slope_from_output(h[j], p.scalars) != A(0) ? 1u << j : 0u;
+    }
+    p.mask[walk.number(spot, 0) / 8] = static_cast<uint8_t>(bits);
+  }
+};
+
+/// Blocks that must fit a multiprocessor: as many as leave registers without spills.
+template <class T, class Walk>
+constexpr int kForwardBlocks = Walk::kPlanes && sizeof(T) < 8 ? 4 : 2;
+
+/// Work     channel_space.cuh, channel_walk.cuh.
+/// Bytes    each element of x is read twice, the second time out of the L2 cache where a wave fits it; each of addend
+/// is
+///          read, each of y written once.
+/// Barriers two an item, one more where the lines of a block add up their sums.
+template <class T, class Act, class Walk>
+__global__ void __launch_bounds__(kChannelThreads, kForwardBlocks<T, Walk>)
+    channel_forward_kernel(const __grid_constant__ ForwardProblem<Accumulator<T>> p,
+                           const __grid_constant__ ChannelSpace space, void* entries, void* finals, void* counters) {
+  using A = Accumulator<T>;
+  const ForwardPass<T, Act, Walk> pass{p, space, static_cast<MomentsEntry<A>*>(entries),
+                                       static_cast<NumberPair<A>*>(finals)};
+  run_channel_items(space, counters, pass);
+}
+
+}  // namespace normact::cuda

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a plan to the kernel instances that carry it out: batch, group and instance norm of one element type.
+#pragma once
+
+#include "cuda/channel_finish.cuh"
+#include "cuda/channel_launchers.h"
+#include "cuda/launch.cuh"
+
+namespace normact::cuda {
+
+/// What a launch has in the caller's workspace.
+struct ChannelWorkspace {
+  char* data;
+  const ChannelPlan& plan;
+
+  ChannelWorkspace(const Launch& launch, const ChannelPlan& of)
+      : data(static_cast<char*>(launch.workspace.data)), plan(of) {}
+  void* entries() const { return data; }
+  void* finals() const { return data + plan.finals; }
+  void* counters() const { return data + plan.counters; }
+
+  Status clear_counters(const Launch& launch) const {
+    if (plan.counter_bytes == 0) return {};
+    return check(cudaMemsetAsync(counters(), 0, plan.counter_bytes, static_cast<cudaStream_t>(launch.stream)),
+                 "clearing the counters of a channel kernel");
+  }
+};
+
+inline LaunchShape channel_shape(int64_t blocks) {
+  return {dim3(static_cast<unsigned>(blocks)), dim3(kChannelThreads)};
+}
+
+/// A warp a channel, after the kernel before it.
+inline LaunchShape finish_shape(int64_t channels) {
+  LaunchShape shape = channel_shape((channels + kFinishWarps - 1) / kFinishWarps);
+  shape.after_previous = true;
+  return shape;
+}
+
+/// Rows of one place a sample are as far apart as samples.
+inline void set_row_stride(const ChannelProblem& p, const ChannelPlan& plan, ChannelView* x) {
+  const bool samples = p.geometry.places == 1 && p.set == ChannelSet::channel;
+  if (plan.access == ChannelAccess::rows && samples) x->place_stride[0] = x->sample_stride;
+}
+
+/// run(walk) with the walk of this access, by a null pointer to it.
+template <class T, class Run>
+Status with_walk(const ChannelPlan& plan, Run run) {
+  if constexpr (sizeof(T) < 8) {
+    if (plan.whole) return run(static_cast<PlaneWalk<T, true>*>(nullptr));
+    if (plan.access == ChannelAccess::planes) return run(static_cast<PlaneWalk<T, false>*>(nullptr));
+    if (plan.access == ChannelAccess::rows) return run(static_cast<RowWalk<T, kPackSize<T>>*>(nullptr));
+  }
+  return run(static_cast<RowWalk<T, 1>*>(nullptr));
+}
+
+/// run(act) with the instance for this activation. The walk of elements has one for any.
+template <class T, class Walk, class Run>
+Status with_activation(normact_activation_kind kind, Run run) {
+  if constexpr (Walk::kWidth > 1) {
+    if (kind == NORMACT_ACTIVATION_IDENTITY) return run(Identity<Math<T>>{});
+    if (kind == NORMACT_ACTIVATION_RELU) return run(Relu<Math<T>>{});
+    if (kind == NORMACT_ACTIVATION_SILU) return run(Silu<Math<T>>{});
+  }
+  return run(AnyActivation{});
+}
+
+template <class T>
+Status launch_forward_passes(const ChannelForward& problem, ChannelPasses passes, const ChannelPlan& plan,
+                             const Launch& launch) {
+  using A = Accumulator<T>;
+  ForwardProblem<A> p(problem);
+  set_row_stride(p, plan, &p.x);
+  const ChannelSpace space(p, plan, passes);
+  const ChannelWorkspace workspace(launch, plan);
+  NORMACT_TRY(workspace.clear_counters(launch));
+  return with_walk<T>(plan, [&](auto* walk) {
+    using Walk = std::remove_pointer_t<decltype(walk)>;
+    return with_activation<T, Walk>(p.activation.kind, [&](auto act) {
+      return launch_kernel<channel_forward_kernel<T, decltype(act), Walk>>(
+          "channel norm forward kernel launch", channel_shape(plan.blocks), launch, p, space, workspace.entries(),
+          workspace.finals(), workspace.counters());
+    });
+  });
+}
+
+template <class T>
+Status launch_channel_forward(const ChannelForward& p, const ChannelPlan& plan, const Launch& launch) {
+  using A = Accumulator<T>;
+  const bool batch = p.source == StatisticsSource::batch;
+  const ChannelPasses passes = batch ? ChannelPasses::both : ChannelPasses::apply;
+  NORMACT_TRY(launch_forward_passes<T>(p, passes, plan, launch));
+  const ChannelWorkspace workspace(launch, plan);
+  if (batch && p.set == ChannelSet::group && p.running.mean.data != nullptr) {
+    NORMACT_TRY(launch_kernel<instance_running_kernel<A>>(
+        "running statistics kernel launch", finish_shape(p.geometry.channels), launch, p,
+        static_cast<const MomentsEntry<A>*>(workspace.entries()), plan.parts));
+  }
+  if (batch && p.running.batches != nullptr && p.running.cumulative) {
+    NORMACT_TRY(launch_kernel<channel_batch_kernel>("batch count kernel launch", {dim3(1), dim3(1)}, launch,
+                                                    p.running.batches));
+  }
+  if (p.mask == nullptr || (plan.mask_together && kPackSize<T> == 8)) return {};
+  const int64_t bytes = (p.geometry.samples * p.geometry.channels * p.geometry.places + 7) / 8;
+  return launch_kernel<channel_mask_kernel<T>>("mask kernel launch",
+                                               channel_shape((bytes + kChannelThreads - 1) / kChannelThreads), launch,
+                                               ForwardProblem<A>(p), ChannelSpace(p, plan, passes), workspace.finals());
+}
+
+template <class T>
+Status launch_channel_moments(const ChannelMoments& problem, const ChannelPlan& plan, const Launch& launch) {
+  using A = Accumulator<T>;
+  ChannelForward p{};
+  static_cast<ChannelProblem&>(p) = problem;
+  p.activation.kind = NORMACT_ACTIVATION_IDENTITY;
+  p.x = problem.x;
+  if (plan.units > 0) NORMACT_TRY(launch_forward_passes<T>(p, ChannelPasses::reduce, plan, launch));
+  return launch_kernel<channel_moments_kernel<A>>(
+      "moments kernel launch", finish_shape(p.geometry.channels), launch, problem.moments,
+      static_cast<const MomentsEntry<A>*>(ChannelWorkspace(launch, plan).entries()), p.geometry.channels, plan.parts);
+}
+
+/// ReLU's instance serves every mask: the bits are the slope.
+template <class T>
+Status launch_channel_backward(const ChannelInputGradient& problem, ChannelPasses passes, const ChannelPlan& plan,
+                               const Launch& launch) {
+  using A = Accumulator<T>;
+  BackwardProblem<A> p(problem);
+  set_row_stride(p, plan, &p.x);
+  const ChannelWorkspace workspace(launch, plan);
+  if (plan.units > 0) {
+    const ChannelSpace space(p, plan, passes);
+    NORMACT_TRY(workspace.clear_counters(launch));
+    NORMACT_TRY(with_walk<T>(plan, [&](auto* walk) {
+      using Walk = std::remove_pointer_t<decltype(walk)>;
+      return with_activation<T, Walk>(p.activation.kind, [&](auto act) {
+        return launch_kernel<channel_backward_kernel<T, decltype(act), Walk>>(
+            "channel norm backward kernel launch", channel_shape(plan.blocks), launch, p, space, workspace.entries(),
+            workspace.finals(), workspace.counters());
+      });
+    }));
+  }
+  const bool gradients = p.dweight.data != nullptr || p.dbias.data != nullptr;
+  const bool table = passes == ChannelPasses::reduce;
+  if (!table && !(gradients && (p.set == ChannelSet::group || plan.units == 0))) return {};
+  return launch_kernel<channel_sums_kernel<T>>("parameter gradient kernel launch", finish_shape(p.geometry.channels),
+                                               launch, p.dweight, p.dbias, table ? p.sums : ChannelTable{},
+                                               static_cast<const NumberPair<A>*>(workspace.entries()), plan.batches,
+                                               p.geometry.channels, plan.parts);
+}
+
+template <class A>
+Status launch_channel_merge(const ChannelMerge& p, const Launch& launch) {
+  NORMACT_TRY(launch_kernel<channel_merge_kernel<A>>(
+      "merge kernel launch", channel_shape((p.geometry.channels + kChannelThreads - 1) / kChannelThreads), launch, p));
+  if (p.running.batches == nullptr) return {};
+  return launch_kernel<channel_count_kernel<A>>("batch count kernel launch", {dim3(1), dim3(kWarp)}, launch, p);
+}
+
+}  // namespace normact::cuda

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows that lie side by side in memory, with columns far apart (layer norm over axis 1 of an NCHW tensor): what the
+// kernels of variant tile share.
+//
+// A unit is as many neighbouring rows of a line as a pack of 16 bytes has elements; a line is the rows that differ in
+// the inmost dimension only, and its last unit may be cut. A tile is `lanes` units in a row: neighbouring threads of a
+// group own neighbouring units, and the groups of a block share the columns. A thread keeps what it owns of the tile in
+// shared memory, which it alone touches, so that no barrier guards it: these are registers that one can count through.
+#pragma once
+
+#include "core/plan.h"
+#include "cuda/memory.cuh"
+#include "cuda/reduce.cuh"
+#include "cuda/row_activation.cuh"
+
+namespace normact::cuda {
+
+/// How the rows are cut; they are fewer than 2^31.
+struct TileSplit {
+  int lanes;  // units of a tile; a power of two up to 8
+  int line;   // rows
+  unsigned units;
+  Divisor line_units;
+  Divisor inner_cols;  // columns of the inner of two dimensions; 1 of one
+
+  TileSplit(const RowGeometry& g, const RowPlan& plan, int unit_rows)
+      : lanes(plan.rows_per_block / unit_rows),
+        line(static_cast<int>(g.row_shape[g.row_ndim - 1])),
+        line_units(static_cast<unsigned>((line + unit_rows - 1) / unit_rows)),
+        inner_cols(g.col_ndim > 1 ? static_cast<unsigned>(g.col_shape[1]) : 1) {
+    units = static_cast<unsigned>(g.rows / line) * line_units.size;
+  }
+};
+
+/// The neighbouring rows that a thread owns.
+struct TileUnit {
+  unsigned line;  // its number
+  int place;      // of the first row in its line
+  int rows;       // 0: none
+
+  __device__ __forceinline__ TileUnit(const TileSplit& split, unsigned unit, int unit_rows) {
+    const bool any = unit < split.units;
+    line = any ? split.line_units.quotient(unit) : 0;
+    place = any ? static_cast<int>(unit - line * split.line_units.size) * unit_rows : 0;
+    rows = any ? min(split.line - place, unit_rows) : 0;
+  }
+
+  /// Where the unit's first row begins in an operand.
+  template <class T>
+  __device__ __forceinline__ T* in(const Operand& operand, const RowGeometry& g) const {
+    const int inmost = g.row_ndim - 1;
+    int64_t offset = place * operand.row_stride[inmost];
+    if (inmost > 0) offset += strided_offset(line, inmost, g.row_shape, operand.row_stride);
+    return static_cast<T*>(operand.data) + offset;
+  }
+
+  /// Starts bringing a statistic of its rows into shared memory; zeros without the statistic, and where there is no
+  /// row.
+  template <int kSize>
+  __device__ __forceinline__ void fetch_statistic(const Operand& operand, const RowGeometry& g, float* to) const {
+    const float* from = in<const float>(operand, g);
+    const int64_t stride = operand.row_stride[g.row_ndim - 1];
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      if (j < rows && operand.data != nullptr) {
+        copy_word_async(shared_address(to + j), from + j * stride);
+      } else {
+        to[j] = 0;
+      }
+    }
+  }
+  template <class A, int kSize>
+  __device__ __forceinline__ void store_statistic(const Operand& operand, const RowGeometry& g,
+                                                  const A (&value)[kSize]) const {
+    A* to = in<A>(operand, g);
+    const int64_t stride = operand.row_stride[g.row_ndim - 1];
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      if (j < rows) to[j * stride] = value[j];
+    }
+  }
+};
+
+/// A column in at most two merged dimensions.
+struct TileColumn {
+  unsigned outer;
+  unsigned inner;  // 0 in one dimension
+
+  __device__ __forceinline__ TileColumn(const TileSplit& split, int column)
+      : outer(split.inner_cols.quotient(static_cast<unsigned>(column))),
+        inner(static_cast<unsigned>(column) - outer * split.inner_cols.size) {}
+
+  /// Its offset from the row's begin.
+  __device__ __forceinline__ int64_t in(const Operand& operand) const {
+    return outer * operand.col_stride[0] + inner * operand.col_stride[1];
+  }
+};
+
+/// One column of a unit from memory: a pack, or element by element (!kPacks); zero where there is no row.
+template <class T, bool kPacks>
+__device__ __forceinline__ Pack<T> load_unit(const T* from, int rows) {
+  if constexpr (kPacks) {
+    return rows > 0 ? load_pack(from) : Pack<T>{};
+  } else if constexpr (sizeof(T) == 2) {
+    Pack<T> pack{};
+    const auto* bits = reinterpret_cast<const unsigned short*>(from);
+#pragma unroll
+    for (int j = 0; j < kPackSize<T>; ++j) {
+      if (j < rows) pack.word[j / 2] |= static_cast<unsigned>(bits[j]) << (j % 2 * 16);
+    }
+    return pack;
+  } else {
+    Pack<T> pack{};
+#pragma unroll
+    for (int j = 0; j < kPackSize<T>; ++j) {
+      if (j < rows) pack.word[j] = from[j];
+    }
+    return pack;
+  }
+}
+
+template <class T, bool kPacks>
+__device__ __forceinline__ void store_unit(T* to, const Pack<T>& pack, int rows) {
+  if constexpr (kPacks) {
+    if (rows > 0) store_pack(to, pack);
+  } else if constexpr (sizeof(T) == 2) {
+    auto* bits = reinterpret_cast<unsigned short*>(to);
+#pragma unroll
+    for (int j = 0; j < kPackSize<T>; ++j) {
+      if (j < rows) bits[j] = static_cast<unsigned short>(pack.word[j / 2] >> (j % 2 * 16));
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < kPackSize<T>; ++j) {
+      if (j < rows) to[j] = pack.word[j];
+    }
+  }
+}
+
+/// The place of a thread in its block, and what it owns in shared memory: a pack for each of its columns.
+struct TileThread {
+  int lane;  // which unit of the tile
+  int lanes;
+  int group;  // the first of its columns; they are `groups` apart
+  int groups;
+
+  __device__ __forceinline__ explicit TileThread(int lanes_of_tile)
+      : lane(static_cast<int>(threadIdx.x) % lanes_of_tile),
+        lanes(lanes_of_tile),
+        group(static_cast<int>(threadIdx.x) / lanes_of_tile),
+        groups(static_cast<int>(blockDim.x) / lanes_of_tile) {}
+
+  __device__ __forceinline__ SharedAddress slot(SharedAddress tile, int column) const {
+    return tile + static_cast<unsigned>(column * lanes + lane) * kPackBytes;
+  }
+};
+
+/// Starts bringing in all of a thread's columns of one operand; elements are there when it returns.
+template <class T, bool kPacks>
+__device__ __forceinline__ void fetch_unit(const Operand& operand, const RowGeometry& g, const TileSplit& split,
+                                           const TileUnit& unit, const TileThread& thread, SharedAddress tile) {
+  const int cols = static_cast<int>(g.cols);
+  const T* from = unit.in<const T>(operand, g);
+  if constexpr (kPacks) {
+    if (unit.rows == 0) return;
+#pragma unroll 2
+    for (int column = thread.group; column < cols; column += thread.groups) {
+      copy_async(thread.slot(tile, column), from + TileColumn(split, column).in(operand));
+    }
+  } else {
+    for (int column = thread.group; column < cols; column += 2 * thread.groups) {
+      const int second = column + thread.groups;
+      const Pack<T> pack = load_unit<T, false>(from + TileColumn(split, column).in(operand), unit.rows);
+      if (second < cols) {
+        const Pack<T> other = load_unit<T, false>(from + TileColumn(split, second).in(operand), unit.rows);
+        store_shared_pack(thread.slot(tile, second), other);
+      }
+      store_shared_pack(thread.slot(tile, column), pack);
+    }
+  }
+}
+
+/// Its own copy of one column; zero where there is no row.
+template <class T>
+__device__ __forceinline__ Pack<T> own_pack(const TileUnit& unit, SharedAddress slot) {
+  return unit.rows > 0 ? load_shared_pack<T>(slot) : Pack<T>{};
+}
+
+/// value[0 .. kSize) = from[0 ..), from shared memory at a multiple of 16 bytes.
+template <int kSize, class A>
+__device__ __forceinline__ void load_shared_values(const A* from, A (&value)[kSize]) {
+#pragma unroll
+  for (int j = 0; j < kSize; j += kPackSize<A>) {
+    const Pack<A> pack = load_shared_pack<A>(shared_address(from + j));
+#pragma unroll
+    for (int k = 0; k < kPackSize<A>; ++k) value[j + k] = pack.word[k];
+  }
+}
+
+/// Sums over the groups of a block, for every row of the tile and each of kCount values: every thread gets those of its
+/// rows. `memory` has room for (warps + 1) * kCount * lanes * kSize values. All threads of the block call it; two
+/// barriers. The order of the sums depends on nothing but lanes and groups. Gives the place of the sums of the thread's
+/// rows, which stay there until the next call.
+template <int kCount, int kSize, class A>
+__device__ __forceinline__ const A* tile_sum(A (&value)[kCount][kSize], const TileThread& thread, A* memory) {
+  const int rows = thread.lanes * kSize;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, warps = static_cast<int>(blockDim.x) / kWarp;
+  A* const result = memory + warps * kCount * rows;
+  for (int offset = thread.lanes; offset < kWarp; offset *= 2) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) value[i][j] += __shfl_xor_sync(kFullWarp, value[i][j], offset);
+    }
+  }
+  if (threadIdx.x % kWarp < thread.lanes) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+      for (int j = 0; j < kSize; j += kPackSize<A>) {
+        store_shared_values(memory + (warp * kCount + i) * rows + thread.lane * kSize + j, &value[i][j]);
+      }
+    }
+  }
+  __syncthreads();
+  for (int r = threadIdx.x; r < kCount * rows; r += blockDim.x) {
+    A total = memory[r];
+#pragma unroll 4
+    for (int w = 1; w < warps; ++w) total += memory[w * kCount * rows + r];
+    result[r] = total;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) load_shared_values(result + i * rows + thread.lane * kSize, value[i]);
+  return result + thread.lane * kSize;
+}
+
+/// The weight (with its offset) or bias of one column; where there is none, `otherwise`.
+template <class T>
+__device__ __forceinline__ Accumulator<T> column_parameter(const Operand& operand, const TileColumn& column,
+                                                           Accumulator<T> otherwise, Accumulator<T> offset) {
+  if (operand.data == nullptr) return otherwise;
+  return effective_weight(Parameter<T>(operand).at(column.in(operand)), offset);
+}
+
+}  // namespace normact::cuda

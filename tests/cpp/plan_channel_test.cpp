@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// How batch, group and instance norms are accessed, divided and ordered: tested here without a GPU.
+#include "core/plan_channel.h"
+
+#include "check.h"
+
+namespace {
+
+using normact::ChannelAccess;
+using normact::ChannelBackward;
+using normact::ChannelForward;
+using normact::ChannelOrder;
+using normact::ChannelPasses;
+using normact::ChannelPlan;
+using normact::ChannelRequest;
+using normact::ChannelSet;
+using normact::ChannelTuning;
+using normact::ChannelView;
+using normact::DeviceInfo;
+using normact::DType;
+using normact::StatisticsSource;
+
+constexpr DeviceInfo kHopper{90, 132, 0, {}};
+alignas(16) char memory[64];
+
+enum class Layout : uint8_t { planes, rows };
+
+/// groups 0: batch norm.
+ChannelForward forward(Layout layout, int64_t samples, int64_t channels, int64_t places, int64_t groups,
+                       DType dtype = DType::bf16, int offset = 0) {
+  ChannelForward p{};
+  p.geometry = {samples, channels, groups != 0 ? groups : channels, places, places, 1, {places}};
+  p.set = groups != 0 ? ChannelSet::group : ChannelSet::channel;
+  p.dtype = dtype;
+  p.source = StatisticsSource::batch;
+  const bool planes = layout == Layout::planes;
+  p.x = {memory + offset, dtype, channels * places, planes ? places : 1, {planes ? 1 : channels}};
+  p.y = p.x;
+  return p;
+}
+
+ChannelPlan plan_of(const ChannelForward& p, int sm_margin = 0) {
+  return plan_channel(request_of(p, sm_margin), kHopper, ChannelTuning{});
+}
+
+ChannelAccess access_of(const ChannelForward& p) { return request_of(p, 0).access; }
+
+/// Every channel is in a tile, every unit in a part, every group in one slab, and the wave has its slabs.
+void check_division(const ChannelForward& p) {
+  const ChannelPlan plan = plan_of(p);
+  const int64_t channels = p.geometry.channels, per_group = channels / plan.groups;
+  CHECK(plan.tile * plan.tiles >= channels && plan.tile * (plan.tiles - 1) < channels);
+  CHECK(plan.units_a_part * plan.parts >= plan.units && plan.units_a_part * (plan.parts - 1) < plan.units);
+  const int64_t slabs_a_batch = plan.slabs / plan.batches;
+  CHECK_EQ(slabs_a_batch * plan.batches, plan.slabs);
+  CHECK(slabs_a_batch * plan.tiles_a_slab >= plan.tiles);
+  CHECK(slabs_a_batch == 1 || plan.tiles_a_slab * plan.tile % per_group == 0);
+  CHECK(plan.stacks_a_slab() * plan.tiles_an_item >= plan.tiles_a_slab);
+  CHECK(plan.slabs_a_wave >= 1 && plan.blocks >= 1);
+  CHECK(plan.lanes * plan.lines <= normact::kChannelThreads);
+}
+
+}  // namespace
+
+TEST(access) {
+  CHECK(access_of(forward(Layout::planes, 8, 64, 196, 0)) == ChannelAccess::planes);
+  CHECK(access_of(forward(Layout::planes, 8, 64, 49, 0)) == ChannelAccess::planes);
+  CHECK(access_of(forward(Layout::planes, 8, 64, 49, 0, DType::bf16, 2)) == ChannelAccess::planes);
+  CHECK(access_of(forward(Layout::planes, 8, 64, 4, 0)) == ChannelAccess::elements);  // less than a pack
+  CHECK(access_of(forward(Layout::rows, 8, 64, 49, 0)) == ChannelAccess::rows);
+  CHECK(access_of(forward(Layout::rows, 8, 60, 49, 0)) == ChannelAccess::elements);  // rows are not whole packs
+  CHECK(access_of(forward(Layout::rows, 8, 60, 49, 0, DType::f32)) == ChannelAccess::rows);
+  CHECK(access_of(forward(Layout::rows, 8, 64, 49, 0, DType::bf16, 2)) == ChannelAccess::elements);
+  CHECK(access_of(forward(Layout::rows, 8, 64, 49, 0, DType::f64)) == ChannelAccess::elements);
+  ChannelForward p = forward(Layout::planes, 8, 64, 196, 0);
+  p.y.channel_stride = 200;  // not x's
+  CHECK(access_of(p) == ChannelAccess::elements);
+  p = forward(Layout::planes, 8, 64, 196, 0);
+  p.y.data = memory + 2;  // begins elsewhere in its 16 bytes than x
+  CHECK(access_of(p) == ChannelAccess::elements);
+}
+
+TEST(batch_norm_of_planes) {
+  const ChannelPlan plan = plan_of(forward(Layout::planes, 64, 256, 3136, 0));
+  CHECK(plan.order == ChannelOrder::waves);
+  CHECK_EQ(plan.lanes, 32);
+  CHECK_EQ(plan.tile, 1);
+  CHECK_EQ(plan.lines, 8);
+  CHECK_EQ(plan.parts, 8);
+  CHECK_EQ(plan.slabs, 256);
+  CHECK_EQ(plan.slabs_a_wave, 83);  // 32 MB
+}
+
+TEST(batch_norm_of_rows) {
+  const ChannelPlan plan = plan_of(forward(Layout::rows, 64, 512, 784, 0));
+  CHECK(plan.order == ChannelOrder::waves);
+  CHECK_EQ(plan.lanes, 8);  // 128 bytes
+  CHECK_EQ(plan.tile, 64);
+  CHECK_EQ(plan.lines, 32);
+  CHECK_EQ(plan.units, 50176);
+  CHECK_EQ(plan.slabs, 8);
+}
+
+TEST(small_groups_need_nobody_else) {
+  CHECK(plan_of(forward(Layout::planes, 32, 512, 256, 32)).order == ChannelOrder::solo);
+  CHECK(plan_of(forward(Layout::rows, 32, 512, 256, 32)).order == ChannelOrder::solo);
+  CHECK_EQ(plan_of(forward(Layout::planes, 32, 512, 256, 32)).counter_bytes, size_t{0});
+  CHECK(plan_of(forward(Layout::planes, 2, 128, 262144, 32)).order == ChannelOrder::waves);
+}
+
+TEST(one_pass_alone_waits_for_nothing) {
+  ChannelForward p = forward(Layout::planes, 64, 256, 3136, 0);
+  p.source = StatisticsSource::given;
+  const ChannelPlan plan = plan_of(p);
+  CHECK(plan.order == ChannelOrder::single);
+  CHECK_EQ(plan.workspace_bytes, size_t{0});
+}
+
+TEST(sm_margin_leaves_multiprocessors) {
+  const ChannelForward p = forward(Layout::planes, 64, 256, 3136, 0);
+  CHECK_EQ(plan_of(p, 100).blocks * 132, plan_of(p).blocks * 32);
+}
+
+TEST(divisions_are_whole) {
+  for (const Layout layout : {Layout::planes, Layout::rows}) {
+    for (const int64_t samples : {int64_t{1}, int64_t{3}, int64_t{64}}) {
+      for (const int64_t places :
+           {int64_t{1}, int64_t{2}, int64_t{49}, int64_t{196}, int64_t{3136}, int64_t{1000000}}) {
+        for (const int64_t channels : {int64_t{1}, int64_t{30}, int64_t{64}, int64_t{320}, int64_t{2048}}) {
+          check_division(forward(layout, samples, channels, places, 0));
+          check_division(forward(layout, samples, channels, places, 1));
+          check_division(forward(layout, samples, channels, places, channels));
+          if (channels % 10 == 0) check_division(forward(layout, samples, channels, places, channels / 10));
+        }
+      }
+    }
+  }
+}
+
+TEST(a_query_covers_every_layout) {
+  const ChannelForward p = forward(Layout::rows, 8, 64, 784, 0);
+  const ChannelRequest request = request_of(p, 0);
+  const size_t most = largest_channel_workspace(request, kHopper, ChannelTuning{});
+  CHECK(most >= plan_of(p).workspace_bytes);
+  CHECK(most >= plan_of(forward(Layout::planes, 8, 64, 784, 0)).workspace_bytes);
+  CHECK(most >= plan_of(forward(Layout::rows, 8, 64, 784, 0, DType::bf16, 2)).workspace_bytes);
+}
