@@ -37,7 +37,8 @@ def compare(sizes: list[int], activation: str | None, with_addend: bool, memory_
     x, addend, dy = (tensor.contiguous(memory_format=memory_format) for tensor in whole(channels))
     torch.manual_seed(1)
     alone = nt.BatchNorm2d(channels, momentum=None).double()
-    torch.nn.init.normal_(alone.weight), torch.nn.init.normal_(alone.bias)
+    for parameter in alone.parameters():
+        torch.nn.init.normal_(parameter)
     alone.activation = activation
     together = nt.SyncBatchNorm(channels, momentum=None).double()
     together.load_state_dict(alone.state_dict())
@@ -55,7 +56,8 @@ def compare(sizes: list[int], activation: str | None, with_addend: bool, memory_
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
     for ours, theirs in zip(together.state_dict().values(), alone.state_dict().values(), strict=True):
         torch.testing.assert_close(ours, theirs)
-    together.eval(), alone.eval()
+    for module in (together, alone):
+        module.eval()
     torch.testing.assert_close(together(x), alone(x))
 
 

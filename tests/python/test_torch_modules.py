@@ -69,7 +69,8 @@ def test_running_statistics_follow_torch() -> None:
     theirs, ours = nn.BatchNorm2d(4, momentum=None), nt.BatchNorm2d(4, momentum=None)
     for i in range(3):
         x = torch.randn(3, 4, 5, 2, generator=torch.Generator().manual_seed(i))
-        ours(x), theirs(x)
+        for module in (ours, theirs):
+            module(x)
     for (key, found), (_, want) in zip(ours.state_dict().items(), theirs.state_dict().items(), strict=True):
         torch.testing.assert_close(found, want, msg=key)
 
@@ -79,13 +80,14 @@ def test_half_precision_model() -> None:
     theirs, ours = nn.BatchNorm2d(4).bfloat16(), nt.BatchNorm2d(4).bfloat16()
     x = torch.randn(3, 4, 5, 2, generator=torch.Generator().manual_seed(5)).bfloat16()
     for module in (theirs, ours):
-        module(x), module.eval()
+        module(x)
+        module.eval()
     assert ours.running_mean.dtype == torch.bfloat16
     torch.testing.assert_close(ours(x), theirs(x))
     torch.testing.assert_close(ours.running_var, theirs.running_var)
 
 
-FUSED: list[tuple[str, Callable[[], nn.Module], Callable[[nn.Module, Any, Any], Any], int]] = [
+FUSED: list[tuple[str, Callable[[], nn.Module], Callable[[Any, Any, Any], Any], int]] = [
     ("AddLayerNorm", lambda: nt.AddLayerNorm(6), lambda m, x, r: (nn.LayerNorm.forward(m, x + r), x + r), 2),
     ("AddRMSNorm", lambda: nt.AddRMSNorm(6), lambda m, x, r: (nn.RMSNorm.forward(m, x + r), x + r), 2),
     ("BiasGELU", lambda: nt.BiasGELU(6), lambda m, x, _: nn.functional.gelu(x + m.bias), 1),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,7 +31,7 @@ def test_sync_batch_norm(tmp_path: pathlib.Path) -> None:
 
 def test_convert() -> None:
     """Every batch norm, PyTorch's and ours, in place and with what is fused to it."""
-    model = nn.Sequential(nn.BatchNorm1d(4), nn.ModuleList([nt.BatchNormReLU2d(4)]), nn.LayerNorm(4))
+    model: Any = nn.Sequential(nn.BatchNorm1d(4), nn.ModuleList([nt.BatchNormReLU2d(4)]), nn.LayerNorm(4))
     state = model.state_dict()
     model.train(False)
     assert nt.SyncBatchNorm.convert_sync_batchnorm(model) is model

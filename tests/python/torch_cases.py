@@ -59,13 +59,13 @@ def _along(bias: torch.Tensor, dim: int, ndim: int) -> torch.Tensor:
 # ---- Row norms ----
 
 
-def _row_case(kind: str, parts: tuple[bool, bool, bool], offset: float, activation: str | None) -> Case:
+def _row_case(kind: str, parts: tuple[bool, ...], offset: float, activation: str | None) -> Case:
     has_weight, has_bias, has_residual = parts
     rows, cols = (3, 4), (5,)
     shapes = (rows + cols, *([rows + cols] if has_residual else []), *([cols] * (has_weight + has_bias)))
     norm = nt.layer_norm if kind == "layer_norm" else nt.rms_norm
 
-    def split(rest: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    def split(rest: tuple[Any, ...]) -> tuple[Any, ...]:
         each = iter(rest)
         return tuple(next(each) if there else None for there in (has_residual, has_weight, has_bias))
 
@@ -123,7 +123,7 @@ def _gated_case(kind: str, layout: str, has_bias: bool, limit: float | None) -> 
     def ours(gate: Any, *rest: Any) -> Any:
         up, *bias = (None, *rest) if packed else rest
         given = None if not bias else bias[0] if packed else tuple(bias)
-        options = {"layout": layout} if packed else {}
+        options: dict[str, Any] = {"layout": layout} if packed else {}
         return nt.gated(gate, up, kind, bias=given, limit=limit, up_offset=0.5, **options)
 
     def theirs(gate: Any, *rest: Any) -> Any:
@@ -151,13 +151,13 @@ def gated_cases() -> Iterator[Case]:
 # ---- Channel norms ----
 
 
-def _affine(parts: tuple[bool, bool], rest: tuple[Any, ...]) -> tuple[Any, Any, list[Any]]:
+def _affine(parts: tuple[bool, ...], rest: tuple[Any, ...]) -> tuple[Any, Any, list[Any]]:
     each = list(rest)
     weight = each.pop(0) if parts[0] else None
     return weight, each.pop(0) if parts[1] else None, each
 
 
-def _group_case(name: str, parts: tuple[bool, bool], activation: str | None) -> Case:
+def _group_case(name: str, parts: tuple[bool, ...], activation: str | None) -> Case:
     def ours(x: Any, *rest: Any) -> Any:
         weight, bias, _ = _affine(parts, rest)
         if name == "group_norm":
@@ -174,7 +174,7 @@ def _group_case(name: str, parts: tuple[bool, bool], activation: str | None) -> 
     return Case(f"{name}-{parts[0]}-{parts[1]}-{activation}", ours, theirs, shapes)
 
 
-def _batch_case(training: bool, parts: tuple[bool, bool], addend: bool, activation: str | None) -> Case:
+def _batch_case(training: bool, parts: tuple[bool, ...], addend: bool, activation: str | None) -> Case:
     def running(x: Any) -> tuple[Any, Any]:
         dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
         each = torch.linspace(-1, 1, 4, dtype=dtype), torch.linspace(0.5, 2, 4, dtype=dtype)

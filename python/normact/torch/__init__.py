@@ -3,7 +3,8 @@
 
 The functions have the arguments of `torch.nn.functional`, and a few more for what is done in the same pass. They give
 gradients to every tensor, work under `torch.compile` (one operator each, no graph break), `torch.export`,
-`torch.func`, autocast, activation checkpointing and CUDA graphs, and can be differentiated once.
+`torch.func`, autocast, activation checkpointing and CUDA graphs, and can be differentiated once, backwards. A gradient
+that is taken by `torch.func` inside of a compiled function is refused by `torch.compile`; compile around it.
 
 Under autocast they compute as always: in float32, with the result in the dtype of the input. PyTorch's norms would
 return float32 there. Tensors that are added or multiplied (a residual, an addend, gate and up) take the widest of

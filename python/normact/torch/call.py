@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 
 from normact.torch.functions import is_plain
@@ -38,7 +39,7 @@ def call(calls: Calls, tensors: Tensors, options: Options) -> Any:
             elif not gradient and tensor.requires_grad:
                 gradient = True
     if not plain or tensors[0].is_meta:
-        inside = torch._C._functorch.peek_interpreter_stack() is not None
+        inside = peek_interpreter_stack() is not None
         return _functional(calls, calls.transformed.apply if inside else calls.forward_op, tensors, options)
     if (gradient and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
         return calls.eager.apply(*tensors, *options)

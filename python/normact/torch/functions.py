@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch._C._functorch import peek_interpreter_stack
 
 from normact.torch import library
 
@@ -29,7 +30,7 @@ class Calls(NamedTuple):
 
 def is_plain() -> bool:
     """Whether nothing watches or transforms the operations of PyTorch, so that memory may be worked on directly."""
-    return not torch._C._len_torch_dispatch_stack() and torch._C._functorch.peek_interpreter_stack() is None
+    return not torch._C._len_torch_dispatch_stack() and peek_interpreter_stack() is None
 
 
 def build(op: Op) -> Calls:
@@ -47,7 +48,7 @@ def build(op: Op) -> Calls:
             grads = (torch.zeros_like(other), *grads[1:])
         if torch.compiler.is_compiling():
             found = _placed(op, saved, backward_op(*grads, *saved, *options))
-        elif torch._C._functorch.peek_interpreter_stack() is not None:
+        elif peek_interpreter_stack() is not None:
             found = _placed(op, saved, once.apply(*grads, *saved, *options))
         elif torch.is_grad_enabled() or not is_plain():
             found = _placed(op, saved, backward_op(*grads, *saved, *options))

@@ -145,7 +145,9 @@ class SyncBatchNorm(_BatchNorm, nn.SyncBatchNorm):
             return super().normalise(input, addend)
         self._check_input_dim(input)
         self._check_non_zero_input_channels(input)
-        return sync.sync_batch_norm(input, group=self.process_group, addend=addend, **self.arguments())
+        arguments = {"group": self.process_group, "addend": addend, **self.arguments()}
+        function: Any = sync.sync_batch_norm  # whose type is lost in its decorator
+        return function(input, **arguments)
 
     @classmethod
     def convert_sync_batchnorm(cls, module: nn.Module, process_group: Any = None) -> nn.Module:
@@ -162,9 +164,10 @@ class SyncBatchNorm(_BatchNorm, nn.SyncBatchNorm):
         """
         for each in module.modules():
             if isinstance(each, nn.modules.batchnorm._BatchNorm) and not isinstance(each, cls):
+                converted: Any = each
                 activation = getattr(each, "activation", None)
-                each.__class__ = cls
-                each.process_group, each.activation = process_group, activation
+                converted.__class__ = cls
+                converted.process_group, converted.activation = process_group, activation
         return module
 
 

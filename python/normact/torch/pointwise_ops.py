@@ -17,9 +17,10 @@ _ACTIVATION = ("str kind", "int axis", "float? alpha", "float? beta", "float? th
 
 
 def _activation_forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
-    (x, bias), (kind, *rest) = tensors, options
+    x, bias = tensors
+    kind, axis, alpha, beta, threshold = options
     function = kind if kind in activation_calls.KINDS else "activation"
-    return (activation_calls.forward(function, kind, x, bias, *rest, False, None, None),)
+    return (activation_calls.forward(function, kind, x, bias, axis, alpha, beta, threshold, False, None, None),)
 
 
 def _activation_saves(tensors: Tensors, outputs: Tensors, options: Options) -> Tensors:
@@ -28,8 +29,10 @@ def _activation_saves(tensors: Tensors, outputs: Tensors, options: Options) -> T
 
 
 def _activation_backward(grads: Tensors, saved: Tensors, options: Options) -> Tensors:
-    (x, y, bias), (kind, *rest) = saved, options
-    return activation_calls.backward(f"{kind}_backward", kind, grads[0], x, y, None, bias, *rest, None, None)
+    x, y, bias = saved
+    kind, axis, alpha, beta, threshold = options
+    name = f"{kind}_backward"
+    return activation_calls.backward(name, kind, grads[0], x, y, None, bias, axis, alpha, beta, threshold, None, None)
 
 
 ACTIVATION = build(
@@ -59,14 +62,18 @@ def _pair(up: object, gate_bias: object, up_bias: object) -> object:
 
 
 def _gated_forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
-    (gate, up, *biases), (kind, layout, axis, *numbers) = tensors, options
-    bias = _pair(up, *biases)
+    gate, up, gate_bias, up_bias = tensors
+    kind, layout, axis, alpha, beta, threshold, limit, up_offset = options
+    bias = _pair(up, gate_bias, up_bias)
+    numbers = (alpha, beta, threshold, limit, up_offset)
     return (gated_calls.forward("gated", gate, up, kind, layout, axis, bias, *numbers, None, None),)
 
 
 def _gated_backward(grads: Tensors, saved: Tensors, options: Options) -> Tensors:
-    (gate, up, *biases), (kind, layout, axis, *numbers) = saved, options
-    bias = _pair(up, *biases)
+    gate, up, gate_bias, up_bias = saved
+    kind, layout, axis, alpha, beta, threshold, limit, up_offset = options
+    bias = _pair(up, gate_bias, up_bias)
+    numbers = (alpha, beta, threshold, limit, up_offset)
     found = gated_calls.backward("gated_backward", grads[0], gate, up, kind, layout, axis, bias, *numbers, None, None)
     return (found[0], None, found[1], None) if up is None else tuple(found)
 
