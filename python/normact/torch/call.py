@@ -42,7 +42,7 @@ def call(calls: Calls, tensors: Tensors, options: Options) -> Any:
         inside = peek_interpreter_stack() is not None
         return _functional(calls, calls.transformed.apply if inside else calls.forward_op, tensors, options)
     if (gradient and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
-        return calls.eager.apply(*tensors, *options)
+        return calls.eager(*tensors, options)
     outputs = op.forward(tensors, options, False)
     return outputs[0] if op.returned == 1 else tuple(outputs[: op.returned])
 
