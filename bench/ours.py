@@ -76,7 +76,8 @@ def training(case: Case) -> dict[str, object]:
     """The options of the form that a training step calls."""
     if case.direction == "backward" or not case.operation.statistics:
         return {}
-    return {"return_stats": True} | ({"return_mask": True} if case.operation.mask else {})
+    options: dict[str, object] = {"return_stats": True}
+    return options | ({"return_mask": True} if case.operation.mask else {})
 
 
 def preallocated(case: Case, o: Operands) -> Run:

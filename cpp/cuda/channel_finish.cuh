@@ -46,9 +46,11 @@ __global__ void __launch_bounds__(kChannelThreads)
 
 /// The table of moments from the entries of the only batch; zeros without any.
 /// Work, grid as above.
-template <class A>
+template <class T>
 __global__ void __launch_bounds__(kChannelThreads)
-    channel_moments_kernel(const ChannelTable table, const MomentsEntry<A>* entries, int64_t channels, int64_t parts) {
+    channel_moments_kernel(const __grid_constant__ ChannelView x, const ChannelTable table,
+                           const MomentsEntry<Accumulator<T>>* entries, int64_t channels, int64_t parts) {
+  using A = Accumulator<T>;
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
 #endif
@@ -57,7 +59,7 @@ __global__ void __launch_bounds__(kChannelThreads)
   const Moments<A> sum =
       merge_entries(entries + channel * parts, static_cast<unsigned>(parts), threadIdx.x % kWarp, kWarp);
   if (threadIdx.x % kWarp != 0) return;
-  *table_at<A>(table, 0, channel) = sum.mean;
+  *table_at<A>(table, 0, channel) = sum.count > A(0) ? first_element<T>(x, 0, channel) + sum.mean : A(0);
   *table_at<A>(table, 1, channel) = sum.m2;
   *table_at<A>(table, 2, channel) = sum.count;
 }
@@ -97,7 +99,7 @@ __global__ void channel_count_kernel(const __grid_constant__ ChannelMerge p) {
 static __global__ void channel_batch_kernel(int64_t* batches) { ++*batches; }
 
 /// Running statistics of instance norm: the means over the samples enter them.
-/// Work     a warp adds up the samples of a channel.
+/// Work     a warp adds up the samples of a channel, whose first entry each has become the moments of all.
 template <class A>
 __global__ void __launch_bounds__(kChannelThreads)
     instance_running_kernel(const __grid_constant__ ChannelForward p, const MomentsEntry<A>* entries, int64_t parts) {
@@ -108,8 +110,7 @@ __global__ void __launch_bounds__(kChannelThreads)
   if (channel >= channels) return;
   A mean = A(0), variances = A(0);
   for (int64_t sample = threadIdx.x % kWarp; sample < p.geometry.samples; sample += kWarp) {
-    const Moments<A> m =
-        merge_entries(entries + (sample * channels + channel) * parts, static_cast<unsigned>(parts), 0, 1);
+    const Moments<A> m = MomentsEntry<A>::load(entries + (sample * channels + channel) * parts);
     mean += m.mean;
     variances += unbiased_variance(m);
   }

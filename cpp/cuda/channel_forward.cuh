@@ -22,6 +22,14 @@ __device__ __forceinline__ A* statistic_at(const ChannelStatistic& statistic, in
   return static_cast<A*>(statistic.data) + batch * statistic.sample_stride + group * statistic.group_stride;
 }
 
+/// The first element of a sample's channel; 0 in the place of one that is not finite.
+template <class T>
+__device__ __forceinline__ Accumulator<T> first_element(const ChannelView& x, int64_t sample, int64_t channel) {
+  using A = Accumulator<T>;
+  const A value = convert<A>(static_cast<const T*>(x.data)[sample * x.sample_stride + channel * x.channel_stride]);
+  return value - value == A(0) ? value : A(0);
+}
+
 template <class A>
 __device__ __forceinline__ A rstd_of(A variance, double eps) {
   return reciprocal_std(variance, static_cast<A>(eps), [](A v) { return reciprocal_sqrt(v); });
@@ -80,25 +88,32 @@ struct ForwardPass {
       }
       count += elements;
     }
-    /// To mean (in pivot) and sum of squares about it.
-    __device__ __forceinline__ void finish() {
+    /// To mean (in pivot, from `origin` on) and sum of squares about it.
+    __device__ __forceinline__ void finish(const A (&origin)[kOwned]) {
       if (count == 0) return;
       const A share = A(1) / static_cast<A>(count);
 #pragma unroll
       for (int o = 0; o < kOwned; ++o) {
         const A shift = sum[o] * share;
-        pivot[o] += shift;
+        pivot[o] = (pivot[o] - origin[o]) + shift;
         square[o] = max(square[o] - sum[o] * shift, A(0));
       }
     }
   };
+
+  /// What the means of a set's parts are told from: its first element. So they keep their digits however large the mean
+  /// is beside what they differ by.
+  __device__ __forceinline__ A origin_of(int64_t batch, int64_t channel) const {
+    return first_element<T>(p.x, batch, s.group_of(channel) * s.group_channels);
+  }
 
   template <class Draw>
   __device__ __forceinline__ void reduce(const ChannelItem& item, Draw draw) const {
     __shared__ ChannelScratch<A, kOwned, 3> scratch;
 #pragma unroll 1
     for (int index = 0; index < item.tiles; ++index) {
-      Walk walk(s, item.tile(s, index), p.x);
+      const ChannelTile tile = item.tile(s, index);
+      Walk walk(s, tile, p.x);
       Sums sums;
       struct Loaded {
         typename Walk::Access x[kReduceLoads];
@@ -124,7 +139,12 @@ struct ForwardPass {
           sums.add(walk, spot[k], value, elements);
         }
       });
-      sums.finish();
+      A origin[kOwned] = {};
+      if (walk.works()) {
+#pragma unroll
+        for (int o = 0; o < kOwned; ++o) origin[o] = origin_of(tile.batch, tile.first + walk.column() + o);
+      }
+      sums.finish(origin);
       leave_moments(s, walk, index, sums.pivot, sums.square, static_cast<A>(sums.count), scratch);
     }
     draw();
@@ -139,11 +159,16 @@ struct ForwardPass {
       const Moments<A> m =
           merge_entries(entries + first, valid ? static_cast<unsigned>(s.group_channels * s.parts) : 0, lane, lanes);
       if (!valid || lane != 0) return;
+      const A mean = origin_of(settle.batch, group * s.group_channels) + m.mean;
       const A rstd = rstd_of(variance(m), p.eps);
-      finals[settle.batch * s.groups + group] = {m.mean, rstd};
-      if (p.mean.data != nullptr) *statistic_at<A>(p.mean, settle.batch, group) = m.mean;
+      finals[settle.batch * s.groups + group] = {mean, rstd};
+      if (p.mean.data != nullptr) *statistic_at<A>(p.mean, settle.batch, group) = mean;
       if (p.rstd.data != nullptr) *statistic_at<A>(p.rstd, settle.batch, group) = rstd;
-      if (p.set == ChannelSet::channel) update_running(p.running, group, m.mean, unbiased_variance(m));
+      if (p.set == ChannelSet::channel) {
+        update_running(p.running, group, mean, unbiased_variance(m));
+      } else if (p.running.mean.data != nullptr) {
+        entries[first] = {mean, m.m2, m.count, A(0)};  // for instance_running_kernel
+      }
     });
   }
 

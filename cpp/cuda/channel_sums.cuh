@@ -8,7 +8,7 @@
 
 namespace normact::cuda {
 
-/// An item's moments of a channel.
+/// An item's moments of a channel; the mean is told from the set's first element (ForwardPass::origin_of).
 template <class A>
 struct alignas(4 * sizeof(A)) MomentsEntry {
   A mean, m2, count, unused;

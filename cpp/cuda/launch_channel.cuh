@@ -115,8 +115,8 @@ Status launch_channel_moments(const ChannelMoments& problem, const ChannelPlan& 
   p.activation.kind = NORMACT_ACTIVATION_IDENTITY;
   p.x = problem.x;
   if (plan.units > 0) NORMACT_TRY(launch_forward_passes<T>(p, ChannelPasses::reduce, plan, launch));
-  return launch_kernel<channel_moments_kernel<A>>(
-      "moments kernel launch", finish_shape(p.geometry.channels), launch, problem.moments,
+  return launch_kernel<channel_moments_kernel<T>>(
+      "moments kernel launch", finish_shape(p.geometry.channels), launch, problem.x, problem.moments,
       static_cast<const MomentsEntry<A>*>(ChannelWorkspace(launch, plan).entries()), p.geometry.channels, plan.parts);
 }
 

@@ -34,6 +34,11 @@ class BatchNormMerged(NamedTuple):
     num_batches_tracked: Any
 
 
+def _writable(array: Any, name: str) -> Any:
+    """The array, or of an immutable one a copy to write to."""
+    return None if array is None else family_of(array, "batch_norm_merge", name).writable(array)
+
+
 def batch_norm_statistics(x: Any, *, channel_axis: int = 1, out: Any = None, stream: Any = None) -> Any:
     """The statistics of one process: what `batch_norm_merge` makes the statistics of all of.
 
@@ -139,13 +144,11 @@ def batch_norm_merge(
         family, shape = family_of(moments, function, "moments"), (size_along(moments, -1),)
         mean = family.empty_stats(moments, shape) if mean is None else mean
         rstd = family.empty_stats(moments, shape) if rstd is None else rstd
-        names = BatchNormMerged._fields[2:]
-        running = [
-            None if array is None else family_of(array, function, name).writable(array)
-            for name, array in zip(names, given[2:], strict=True)
-        ]
-        _core.batch_norm_merge(moments, *running, mean, rstd, eps, momentum, handle)
-        done = (mean, rstd, *running)
+        running_mean = _writable(running_mean, "running_mean")
+        running_var = _writable(running_var, "running_var")
+        count = _writable(num_batches_tracked, "num_batches_tracked")
+        _core.batch_norm_merge(moments, running_mean, running_var, count, mean, rstd, eps, momentum, handle)
+        done = (mean, rstd, running_mean, running_var, count)
         return BatchNormMerged(*(hand_over(*each, function) for each in zip(done, given, likes, strict=True)))
 
 

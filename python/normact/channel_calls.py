@@ -93,10 +93,13 @@ def refuse_immutable(function: str, running: dict[str, Any]) -> None:
 
 # ---- Batch norm ----
 
+# x, weight, bias, addend, running_mean, running_var, num_batches_tracked
+BatchArrays = tuple[Any, Any, Any, Any, Any, Any, Any]
+
 
 def batch_forward(
     function: str,
-    arrays: tuple[Any, ...],
+    arrays: BatchArrays,
     training: bool,
     channel_axis: int,
     eps: float,
@@ -107,7 +110,7 @@ def batch_forward(
     out: Any,
     stream: Any,
 ) -> Any:
-    """A forward. `arrays` are x, weight, bias, addend, running_mean, running_var and num_batches_tracked."""
+    """A forward."""
     options = (training, channel_axis, eps, momentum, act)
     simple = stream is None and not return_stats and not return_mask
     if simple and out is not None and not isinstance(out, tuple):  # the shortest way, for those who count microseconds
@@ -183,7 +186,7 @@ def batch_backward(
 
 def group_forward(
     function: str,
-    arrays: tuple[Any, ...],
+    arrays: tuple[Any, Any, Any, Any, Any],
     num_groups: int,
     channel_axis: int,
     eps: float,
@@ -218,7 +221,7 @@ def group_forward(
 
 def group_backward(
     function: str,
-    arrays: tuple[Any, ...],
+    arrays: tuple[Any, Any, Any, Any, Any, Any],
     num_groups: int,
     channel_axis: int,
     act: tuple[Any, ...] | None,
@@ -239,7 +242,8 @@ def group_backward(
         )
         done = (dx, dweight, dbias)
         likes = (x, weight, bias)
-        return NormGrads(*(hand_over(*each, function) for each in zip(done, given[:3], likes, strict=True)), None)
+        done = [hand_over(*each, function) for each in zip(done, given[:3], likes, strict=True)]
+        return NormGrads(*done, daddend=None)
 
 
 def instance_groups(x: Any, channel_axis: int, function: str) -> int:

@@ -225,9 +225,8 @@ def instance_norm(
     function = "instance_norm"
     act = activation_of(function, activation, alpha)
     if use_input_stats:
-        kept = {"running_mean": running_mean, "running_var": running_var}
-        refuse_immutable(function, kept)
-        arrays = (x, weight, bias, *kept.values())
+        refuse_immutable(function, {"running_mean": running_mean, "running_var": running_var})
+        arrays = (x, weight, bias, running_mean, running_var)
         groups = instance_groups(x, channel_axis, function)
         return group_forward(function, arrays, groups, channel_axis, eps, momentum, act, return_stats, out, stream)
     arrays = (x, weight, bias, None, running_mean, running_var, None)

@@ -165,7 +165,7 @@ class _Affine:
     bound: np.ndarray
 
 
-def _affine(problem: Problem, mean: np.ndarray, rstd: np.ndarray, bounds: Any) -> _Affine:
+def _affine(problem: Problem, mean: np.ndarray, rstd: np.ndarray, bounds: tuple[np.ndarray, np.ndarray]) -> _Affine:
     """From statistics that may be off by `bounds` (of mean and rstd, each [sets])."""
     given = inputs(problem)
     x, weight, bias = problem.channelwise(given.x), wide(problem, given.weight), wide(problem, given.bias)
@@ -225,6 +225,7 @@ def expected_forward(problem: Problem) -> dict[str, Expected]:
 def expected_running(problem: Problem) -> dict[str, Expected]:
     """running_mean and running_var after a forward in training."""
     given = inputs(problem)
+    assert problem.momentum is not None or problem.batches is not None
     mean, rstd, mean_bound, rstd_bound = statistics_bounds(problem)
     variance = 1 / np.square(rstd) - problem.eps
     variance_bound = 2 * (variance + problem.eps) * rstd_bound / rstd
@@ -232,7 +233,7 @@ def expected_running(problem: Problem) -> dict[str, Expected]:
     news = [(mean, mean_bound), (reference.unbiased(variance, count), reference.unbiased(variance_bound, count))]
     if not problem.by_channel:  # of the samples' statistics the means
         news = [tuple(v.reshape(problem.samples, -1).mean(axis=0) for v in pair) for pair in news]
-    factor = 1 / (problem.batches + 1) if problem.momentum is None else problem.momentum
+    factor = 1 / ((problem.batches or 0) + 1) if problem.momentum is None else problem.momentum
     found, u = {}, tolerance.unit(problem.dtype)
     names = ("running_mean", "running_var")
     for name, old, (new, new_bound) in zip(names, (given.running_mean, given.running_var), news, strict=True):

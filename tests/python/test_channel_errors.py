@@ -268,7 +268,7 @@ def test_immutable_running_statistics(name: str):
 
     running = {"running_mean": C3.copy(), "running_var": C3.copy(), "num_batches_tracked": np.zeros((), np.int64)}
     for make in (jax.numpy.asarray, tf.constant):
-        given = running | {name: make(running[name])}
+        given: dict[str, Any] = running | {name: make(running[name])}
         with pytest.raises(
             ValueError, match=rf"batch_norm: {name} is of type \S+, which is immutable.*batch_norm_merge"
         ):

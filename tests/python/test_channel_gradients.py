@@ -190,8 +190,8 @@ def test_torch_agrees_on_modules() -> None:
 
     for momentum in (0.1, None):
         module = torch.nn.BatchNorm2d(5, momentum=momentum)
-        running_mean, running_var = module.running_mean.clone(), module.running_var.clone()
-        count = module.num_batches_tracked.clone()
+        state = dict(module.named_buffers())
+        running_mean, running_var, count = (state[name].clone() for name in state)
         for step in range(4):
             x = torch.randn(3, 5, 4, 4, generator=torch.Generator().manual_seed(step))
             want = module(x).detach()
@@ -206,9 +206,9 @@ def test_torch_agrees_on_modules() -> None:
                 momentum=momentum,
             )
             torch.testing.assert_close(found, want)
-        torch.testing.assert_close(running_mean, module.running_mean)
-        torch.testing.assert_close(running_var, module.running_var)
-        assert torch.equal(count, module.num_batches_tracked)
+        torch.testing.assert_close(running_mean, state["running_mean"])
+        torch.testing.assert_close(running_var, state["running_var"])
+        assert torch.equal(count, state["num_batches_tracked"])
 
 
 def test_synchronous_batch_norm_has_torch_s_gradients() -> None:
@@ -219,15 +219,16 @@ def test_synchronous_batch_norm_has_torch_s_gradients() -> None:
     x, dy = (torch.randn(7, 4, 5, generator=generator, dtype=torch.float64) for _ in range(2))
     weight, bias = (torch.randn(4, generator=generator, dtype=torch.float64) for _ in range(2))
     whole = [t.clone().requires_grad_() for t in (x, weight, bias)]
-    want = torch.relu(torch.nn.functional.batch_norm(whole[0], None, None, *whole[1:], True))
+    want = torch.relu(torch.nn.functional.batch_norm(whole[0], None, None, whole[1], whole[2], True))
     slopes = torch.autograd.grad(want, whole, dy)
 
     halves = [(x[:2], dy[:2]), (x[2:], dy[2:])]
     moments = torch.stack([normact.batch_norm_statistics(part) for part, _ in halves])
     mean, rstd, *_ = normact.batch_norm_merge(moments)
-    options = {"mean": mean, "rstd": rstd, "activation": "relu"}
+    options: dict[str, Any] = {"mean": mean, "rstd": rstd, "activation": "relu"}
     y = torch.cat([normact.batch_norm_apply(part, weight, bias, **options) for part, _ in halves])
-    sums = sum(normact.batch_norm_reduce(slope, part, weight, bias, **options) for part, slope in halves)
+    parts = [normact.batch_norm_reduce(slope, part, weight, bias, **options) for part, slope in halves]
+    sums = parts[0] + parts[1]
     count = moments[:, 2].sum(0)
     dx = torch.cat(
         [
