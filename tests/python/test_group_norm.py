@@ -144,8 +144,13 @@ def test_large_groups_and_many_samples(
 def test_no_elements(device: Device, shape: tuple[int, ...]) -> None:
     """An empty x: empty y and dx, gradients of parameters 0."""
     x, weight = device.array(np.zeros(shape), "float32"), device.array(np.full(6, 2.0), "float32")
-    result = normact.group_norm(x, 3, weight, weight, return_stats=True)
-    assert tuple(result.y.shape) == shape and tuple(result.mean.shape) == (shape[0], 3)
+    assert tuple(normact.group_norm(x, 3, weight, weight).shape) == shape
+    if device.is_cuda and shape[0] > 0:  # statistics of nothing, as of row norms without columns
+        with pytest.raises(NotImplementedError):
+            normact.group_norm(x, 3, weight, weight, return_stats=True)
+    else:
+        result = normact.group_norm(x, 3, weight, weight, return_stats=True)
+        assert tuple(result.y.shape) == shape and tuple(result.mean.shape) == (shape[0], 3)
     ones = device.array(np.ones((shape[0], 3)), "float32")
     grads = normact.group_norm_backward(x, x, 3, weight, weight, mean=ones, rstd=ones)
     assert tuple(grads.dx.shape) == shape and grads.daddend is None
