@@ -34,6 +34,7 @@ struct ChannelSpace {
   // Divide numbers below 2^31, which those of the kernels for packs are, as are channels and the entries of a group.
   Divisor by_group, by_parts, by_places, by_places_after;
   int segment_places;
+  int64_t low = 0, high = 0;  // planes: x's elements lie from the one on and before the other
   int place_ndim;
   int64_t place_shape[kMaxDims];
   int64_t group_channels;
@@ -80,6 +81,13 @@ struct ChannelSpace {
         groups(plan.groups),
         per_channel(p.geometry.places * samples_a_batch) {
     for (int d = 0; d < kMaxDims; ++d) place_shape[d] = d < place_ndim ? p.geometry.place_shape[d] : 1;
+  }
+
+  /// Where x lies, for walks of planes.
+  void set_extent(const ChannelGeometry& g, const ChannelView& x) {
+    const int64_t samples = (g.samples - 1) * x.sample_stride, span = (g.channels - 1) * x.channel_stride;
+    low = (samples < 0 ? samples : 0) + (span < 0 ? span : 0);
+    high = (samples > 0 ? samples : 0) + (span > 0 ? span : 0) + g.places;
   }
 
   /// The number of an element in row-major order of x's axes. kSmall: there are fewer than 2^31 places.

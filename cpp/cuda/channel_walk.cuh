@@ -23,6 +23,22 @@ __device__ __forceinline__ void store_pack_streaming(T* to, const Pack<T>& pack)
                : "memory");
 }
 
+/// An access of which only the elements that inside(j) names are there; the others are 0.
+template <class T, class Inside>
+__device__ __forceinline__ Pack<T> load_pack_elements(const T* from, Inside inside) {
+  Pack<T> pack{};
+#pragma unroll
+  for (int j = 0; j < kPackSize<T>; ++j) {
+    if (!inside(j)) continue;
+    if constexpr (sizeof(T) == 2) {
+      pack.word[j / 2] |= static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(from)[j]) << (j % 2 * 16);
+    } else {
+      pack.word[j] = from[j];
+    }
+  }
+  return pack;
+}
+
 template <class T, bool kWhole>
 class PlaneWalk {
  public:
@@ -96,7 +112,12 @@ class PlaneWalk {
   }
 
   __device__ __forceinline__ Access load(const ChannelView& view, const Spot& spot) const {
-    return load_pack(static_cast<const T*>(view.data) + offset(view, spot));
+    const int64_t at = offset(view, spot);
+    const T* from = static_cast<const T*>(view.data) + at;
+    if constexpr (!kWhole) {  // what a tensor's first and last access would read beyond it belongs to others
+      if (at < s.low || at + kWidth > s.high) return load_pack_elements(from, [&](int j) { return inside(spot, j); });
+    }
+    return load_pack(from);
   }
   __device__ __forceinline__ void get(const Access& access, A (&value)[kWidth]) const { unpack(access, value); }
   __device__ __forceinline__ void store(const ChannelView& view, const Spot& spot, const A (&value)[kWidth]) const {

@@ -71,7 +71,8 @@ Status launch_forward_passes(const ChannelForward& problem, ChannelPasses passes
   using A = Accumulator<T>;
   ForwardProblem<A> p(problem);
   set_row_stride(p, plan, &p.x);
-  const ChannelSpace space(p, plan, passes);
+  ChannelSpace space(p, plan, passes);
+  space.set_extent(p.geometry, p.x);
   const ChannelWorkspace workspace(launch, plan);
   NORMACT_TRY(workspace.clear_counters(launch));
   return with_walk<T>(plan, [&](auto* walk) {
@@ -129,7 +130,8 @@ Status launch_channel_backward(const ChannelInputGradient& problem, ChannelPasse
   set_row_stride(p, plan, &p.x);
   const ChannelWorkspace workspace(launch, plan);
   if (plan.units > 0) {
-    const ChannelSpace space(p, plan, passes);
+    ChannelSpace space(p, plan, passes);
+    space.set_extent(p.geometry, p.x);
     NORMACT_TRY(workspace.clear_counters(launch));
     NORMACT_TRY(with_walk<T>(plan, [&](auto* walk) {
       using Walk = std::remove_pointer_t<decltype(walk)>;
