@@ -13,8 +13,8 @@ constexpr int64_t kSegmentPacks = 512;  // of a plane that a warp walks along at
 constexpr int64_t kPacksAThread = 4;    // of a plane, that are under way together
 constexpr int64_t kPlanesBytes = 2048;  // of neighbouring channels
 constexpr int64_t kRowBytes = 128;      // the widest tile of rows
-constexpr int64_t kMostParts = 1024;
-constexpr int64_t kNarrowBytes = 64;  // the narrowest: a DRAM access
+constexpr int64_t kMostParts = 16384;   // of a tile: a thread sums some hundred elements, which fp32 bears
+constexpr int64_t kNarrowBytes = 64;    // the narrowest: a DRAM access
 
 int width_of(const ChannelRequest& r) {
   return r.access == ChannelAccess::elements ? 1 : kPackBytes / size_of(r.dtype);

@@ -69,8 +69,9 @@ def statistics_bounds(
         # A merge rounds three times in units of the difference of the parts' means, which for parts of m is std /
         # sqrt(m): over m = 1, 2, 4 ... that is at most 3 / 2 u std * (1 + 1 / sqrt(2) + 1 / 2 + ...) < 6 u std.
         mean_bound = mean_bound + 6 * unit(dtype) * np.std(x, axis=1)
-        # Parts sum squares about one of their elements, some std from the mean.
-        relative += 6 * unit(dtype)
+        # Parts sum squares about one of their elements, some std from the mean, and on a GPU tell their means from the
+        # set's first element: a mean rounds in units of its distance from that.
+        relative = relative + (6 + 4 * np.abs(x[:, 0] - mean) * rstd) * unit(dtype)
     # An error d of the mean raises the sum of squares by n d^2. Where sums of parts are merged (Chan, Golub, LeVeque
     # 1979), the parts' means differ by std / sqrt(n) and are off by some u |mean|. All else is relative.
     merging = 4 * unit(dtype) * np.abs(mean) * rstd / math.sqrt(max(x.shape[1], 1))

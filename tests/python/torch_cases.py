@@ -151,6 +151,11 @@ def gated_cases() -> Iterator[Case]:
 # ---- Channel norms ----
 
 
+def _beside(bias: Any, weight: Any) -> Any:
+    """A weight wherever there is a bias, whose gradient PyTorch's kernels cannot give alone."""
+    return torch.ones_like(bias) if weight is None and bias is not None else weight
+
+
 def _affine(parts: tuple[bool, ...], rest: tuple[Any, ...]) -> tuple[Any, Any, list[Any]]:
     each = list(rest)
     weight = each.pop(0) if parts[0] else None
@@ -166,8 +171,7 @@ def _group_case(name: str, parts: tuple[bool, ...], activation: str | None) -> C
 
     def theirs(x: Any, *rest: Any) -> Any:
         weight, bias, _ = _affine(parts, rest)
-        if weight is None and bias is not None:  # whose gradient PyTorch's CPU kernel cannot give alone
-            weight = torch.ones_like(bias)
+        weight = _beside(bias, weight)
         return activated(functional.group_norm(x, 2 if name == "group_norm" else 4, weight, bias, 1e-3), activation)
 
     shapes = ((2, 4, 3, 2), *([(4,)] * sum(parts)))
@@ -188,7 +192,7 @@ def _batch_case(training: bool, parts: tuple[bool, ...], addend: bool, activatio
     def theirs(x: Any, *rest: Any) -> Any:
         weight, bias, others = _affine(parts, rest)
         mean, var = (each.to(x.dtype) for each in running(x))
-        y = functional.batch_norm(x, mean, var, weight, bias, training, 0.1, 1e-3)
+        y = functional.batch_norm(x, mean, var, _beside(bias, weight), bias, training, 0.1, 1e-3)
         return activated(y + others[0] if others else y, activation)
 
     shapes = ((2, 4, 3, 2), *([(4,)] * sum(parts)), *([(2, 4, 3, 2)] if addend else []))
