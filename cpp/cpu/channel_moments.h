@@ -22,14 +22,27 @@ inline void merge_parts(const RowParts& parts, double* mean, double* m2) {
   }
 }
 
+/// term(begin) + ... + term(end - 1) by halves: rounding grows with the logarithm of their number, not with the number.
+template <class Term>
+double pairwise_sum(Range range, const Term& term) {
+  constexpr int64_t kChain = 8;
+  if (range.end - range.begin > kChain) {
+    const int64_t middle = range.begin + (range.end - range.begin) / 2;
+    return pairwise_sum({range.begin, middle}, term) + pairwise_sum({middle, range.end}, term);
+  }
+  double total = 0;
+  for (int64_t i = range.begin; i < range.end; ++i) total += term(i);
+  return total;
+}
+
 /// Moments of neighbouring channels together, each over `rows` rows.
 inline Moments<double> moments_of_channels(const double* mean, const double* m2, int64_t channels, double rows) {
-  double total = 0;
-  for (int64_t c = 0; c < channels; ++c) total += mean[c];
-  const double centre = channels == 1 ? mean[0] : total / double(channels);
-  double squares = 0;
-  for (int64_t c = 0; c < channels; ++c) squares += recentred(Moments<double>{mean[c], m2[c], rows}, centre);
-  return {centre, channels == 1 ? m2[0] : squares, rows * double(channels)};
+  if (channels == 1) return {mean[0], m2[0], rows};
+  const Range all = {0, channels};
+  const double centre = pairwise_sum(all, [&](int64_t c) { return mean[c]; }) / double(channels);
+  const double squares =
+      pairwise_sum(all, [&](int64_t c) { return recentred(Moments<double>{mean[c], m2[c], rows}, centre); });
+  return {centre, squares, rows * double(channels)};
 }
 
 inline Moments<double> merge_all(const Moments<double>* blocks, int64_t count) {

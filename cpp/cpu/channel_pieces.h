@@ -10,6 +10,20 @@
 
 namespace normact::cpu::NORMACT_ISA {
 
+// Values of 16 bits lie on a grid so coarse that sums of a block keep it in fp32. Their distances from a centre off the
+// grid do not lie on any: these, their squares and the partial sums of both would each be rounded in one direction.
+
+/// Whether the sum of a block is as good as one that is corrected by the deviations from its mean.
+template <class T>
+constexpr bool kExactSums = sizeof(T) == 2;
+
+/// Centres for deviations of elements of type T, near the given ones.
+template <class T>
+NORMACT_SIMD Vec<T> on_grid(Vec<T> centre) {
+  if constexpr (kExactSums<T>) return widen(narrow(centre, T{}), T{});
+  return centre;
+}
+
 /// The factors of one channel, in every lane.
 template <class T>
 struct PlaneFactors {

@@ -100,18 +100,20 @@ NORMACT_SIMD Moments<double> moments_of_block(const Planes<T>& x, const PlaneBlo
     const T* const s = x.read(sample, channel, places, buffer);
     values.add(places.end - places.begin, [&](int64_t j, auto lanes, V* a) { a[0] += load(s + j, lanes); });
   });
-  const N shift = N(values.total(0) * share);
-  const V centre = broadcast(shift);
-  PieceSums<T, 2> squares;
+  const V centre = on_grid<T>(broadcast(N(values.total(0) * share)));
+  PieceSums<T, kExactSums<T> ? 1 : 2> squares;
   for_block(block, piece, [&](int64_t sample, int64_t channel, Range places) __attribute__((always_inline)) {
     const T* const s = x.read(sample, channel, places, buffer);
     squares.add(places.end - places.begin, [&](int64_t j, auto lanes, V* a) {
       const V d = keep(load(s + j, lanes) - centre, lanes);
-      a[0] += d;
-      a[1] = multiply_add(d, d, a[1]);
+      a[0] = multiply_add(d, d, a[0]);
+      if constexpr (!kExactSums<T>) a[1] += d;
     });
   });
-  return corrected(shift, squares.total(0), squares.total(1), count, share);
+  const double shift = centre[0];
+  double deviations = values.total(0) - double(count) * shift;
+  if constexpr (!kExactSums<T>) deviations = squares.total(1);
+  return corrected(shift, deviations, squares.total(0), count, share);
 }
 
 template <class T>

@@ -7,7 +7,8 @@
 
 namespace normact::cpu::NORMACT_ISA {
 
-/// Sums and sums of squares of the deviations of a block of rows from `shift`.
+/// Sums of squares of the deviations of a block of rows from `shift`, and their sums unless the first pass gives these.
+/// Four rows are added up before they meet a long sum, whose roundings are the large ones.
 template <class T>
 NORMACT_SIMD void add_squares(const ChannelRows<T>& x, Range rows, int64_t first, int64_t count,
                               const Accumulator<T>* shift, Accumulator<T>* deviations, Accumulator<T>* squares) {
@@ -17,15 +18,15 @@ NORMACT_SIMD void add_squares(const ChannelRows<T>& x, Range rows, int64_t first
     for (int r = 0; r < kRows; ++r) s[r] = x[row + r] + first;
     for_vectors<T>(count, [&](int64_t j, auto lanes) {
       const V centre = load(shift + j, lanes);
-      V a = load(deviations + j, lanes), b = load(squares + j, lanes);
+      V a = {}, b = {};
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const V d = load(s[r] + j, lanes) - centre;
-        a += d;
+        if constexpr (!kExactSums<T>) a += d;
         b = multiply_add(d, d, b);
       }
-      store(deviations + j, a, lanes);
-      store(squares + j, b, lanes);
+      if constexpr (!kExactSums<T>) store(deviations + j, load(deviations + j, lanes) + a, lanes);
+      store(squares + j, load(squares + j, lanes) + b, lanes);
     });
   };
   int64_t row = rows.begin;
@@ -41,15 +42,31 @@ NORMACT_SIMD void add_values(const ChannelRows<T>& x, Range rows, int64_t first,
     const T* s[kRows];
     for (int r = 0; r < kRows; ++r) s[r] = x[row + r] + first;
     for_vectors<T>(count, [&](int64_t j, auto lanes) {
-      Vec<T> a = load(sums + j, lanes);
+      Vec<T> a = {};
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) a += load(s[r] + j, lanes);
-      store(sums + j, a, lanes);
+      store(sums + j, load(sums + j, lanes) + a, lanes);
     });
     row += kRows;
   };
   while (row + 4 <= rows.end) add.template operator()<4>();
   while (row < rows.end) add.template operator()<1>();
+}
+
+/// Makes centres of the sums of `size` rows; the sums of the deviations from them, where these are known so.
+template <class T>
+NORMACT_SIMD void find_centres(int64_t count, int64_t size, double share, Accumulator<T>* shift,
+                               Accumulator<T>* deviations) {
+  using N = Accumulator<T>;
+  if constexpr (kExactSums<T>) {
+    __builtin_memcpy(deviations, shift, size_t(count) * sizeof(N));
+    const Vec<T> factor = broadcast(N(share));
+    for_vectors<T>(
+        count, [&](int64_t j, auto lanes) { store(shift + j, on_grid<T>(load(shift + j, lanes) * factor), lanes); });
+    for (int64_t j = 0; j < count; ++j) deviations[j] = N(double(deviations[j]) - double(size) * double(shift[j]));
+  } else {
+    for (int64_t j = 0; j < count; ++j) shift[j] = N(double(shift[j]) * share);
+  }
 }
 
 template <class T>
@@ -69,7 +86,7 @@ void row_moments(const ChannelGeometry& geometry, const ChannelView& view, Range
     __builtin_memset(deviations, 0, bytes);
     __builtin_memset(squares, 0, bytes);
     add_values(x, part, channels.begin, count, shift);
-    for (int64_t j = 0; j < count; ++j) shift[j] = N(double(shift[j]) * share);
+    find_centres<T>(count, size, share, shift, deviations);
     add_squares(x, part, channels.begin, count, shift, deviations, squares);
     for (int64_t j = 0; j < count; ++j) {
       const Moments<double> next = corrected(shift[j], deviations[j], squares[j], size, share);
