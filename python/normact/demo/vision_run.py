@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +54,7 @@ def load(device: str) -> Digits:
     """1,797 handwritten digits from the files of scikit-learn, in an order that depends on nothing."""
     from sklearn.datasets import load_digits
 
-    found = load_digits()
+    found: Any = load_digits()
     order = torch.randperm(len(found.images), generator=torch.Generator().manual_seed(0))
     images = torch.as_tensor(found.images, dtype=torch.float64)[order, None] / 16
     return Digits(images.to(device), torch.as_tensor(found.target)[order].to(device))

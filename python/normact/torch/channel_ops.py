@@ -30,7 +30,8 @@ def _group(name: str, updates: bool) -> Op:
         x, weight, bias, *running = tensors
         num_groups, eps, activation, alpha, *momentum = options
         act = channel_calls.activation_of(name, activation, alpha)
-        arrays = (x, weight, bias, *(running or (None, None)))
+        mean, variance = running or (None, None)
+        arrays = (x, weight, bias, mean, variance)
         factor = momentum[0] if momentum else 0.0
         found = channel_calls.group_forward(name, arrays, num_groups, 1, eps, factor, act, keep, None, None)
         return tuple(found) if keep else (found,)
@@ -79,8 +80,8 @@ def _batch(name: str, addend: bool, updates: bool) -> Op:
         x, *added, weight, bias = tensors[:normed]
         training, eps, activation, alpha, *momentum = options
         act = channel_calls.activation_of("batch_norm", activation, alpha)
-        states = tensors[normed:] if updates else (*tensors[normed:], None)
-        arrays = (x, weight, bias, added[0] if addend else None, *states)
+        mean, variance, batches = tensors[normed:] if updates else (*tensors[normed:], None)
+        arrays = (x, weight, bias, added[0] if addend else None, mean, variance, batches)
         factor = momentum[0] if updates else 0.0
         found = channel_calls.batch_forward(
             "batch_norm", arrays, training, 1, eps, factor, act, keep, False, None, None
