@@ -60,11 +60,11 @@ NORMACT_SIMD const T* fetch_row(const Forward<T>& f, int64_t row) {
 }
 
 /// Moments of cols = 1 / share elements from its sums of deviations from `shift` and of their squares, where shift is
-/// the mean but for rounding; the deviations correct that (Chan, Golub, LeVeque 1983, eq. 1.7).
+/// the mean but for rounding; the deviations correct that.
 NORMACT_SIMD Moments<double> corrected(double shift, double deviations, double squares, int64_t cols, double share) {
-  const double correction = deviations * share;
-  const bool finite = correction - correction == 0;  // a row with an Inf has an infinite mean, not NaN
-  return {shift + (finite ? correction : 0), squares - deviations * correction, double(cols)};
+  Moments<double> moments = moments_about(shift, deviations, squares, double(cols), share);
+  if (deviations - deviations != 0) moments.mean = shift;  // a row with an Inf has an infinite mean, not NaN
+  return moments;
 }
 
 /// Moments to mean and rstd, rounded to the accumulator type, and stored where wanted.

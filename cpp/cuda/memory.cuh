@@ -55,6 +55,22 @@ __device__ __forceinline__ void store_pack(T* to, const Pack<T>& pack) {
                : "memory");
 }
 
+/// A pack of which only the elements that inside(j) names are there; the others are 0.
+template <class T, class Inside>
+__device__ __forceinline__ Pack<T> load_pack_elements(const T* from, Inside inside) {
+  Pack<T> pack{};
+#pragma unroll
+  for (int j = 0; j < kPackSize<T>; ++j) {
+    if (!inside(j)) continue;
+    if constexpr (sizeof(T) == 2) {
+      pack.word[j / 2] |= static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(from)[j]) << (j % 2 * 16);
+    } else {
+      pack.word[j] = from[j];
+    }
+  }
+  return pack;
+}
+
 /// An address in shared memory takes one register, a pointer two.
 using SharedAddress = unsigned;
 

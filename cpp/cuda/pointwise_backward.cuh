@@ -42,8 +42,7 @@ __device__ __forceinline__ void load_mask(const uint8_t* mask, int64_t element, 
 }
 
 /// Work     a thread computes kVectors packs of the space, all loads first; where the space is flat, the first threads
-/// of
-///          the last block also the elements after the last whole pack.
+///          of the last block also the elements after the last whole pack.
 /// Bytes    each element of dy and x (or y, or the mask's bit; and up) is read once, each of dx (and dup) written once.
 /// Barriers none.
 template <class T, class Act, bool kGated, SlopeSource kSource, class Space, int kVectors>

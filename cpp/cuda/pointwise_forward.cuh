@@ -35,8 +35,7 @@ __device__ __forceinline__ void store_mask(uint8_t* mask, int64_t pack, unsigned
 }
 
 /// Work     a thread computes kVectors packs of the space, all loads first; where the space is flat, the first threads
-/// of
-///          the last block also the elements after the last whole pack.
+///          of the last block also the elements after the last whole pack.
 /// Bytes    each element of x (and up) is read once, each of y written once; biases come from the L1 cache.
 /// Barriers none.
 template <class T, class Act, bool kGated, class Space, int kVectors>

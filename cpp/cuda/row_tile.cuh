@@ -101,21 +101,8 @@ template <class T, bool kPacks>
 __device__ __forceinline__ Pack<T> load_unit(const T* from, int rows) {
   if constexpr (kPacks) {
     return rows > 0 ? load_pack(from) : Pack<T>{};
-  } else if constexpr (sizeof(T) == 2) {
-    Pack<T> pack{};
-    const auto* bits = reinterpret_cast<const unsigned short*>(from);
-#pragma unroll
-    for (int j = 0; j < kPackSize<T>; ++j) {
-      if (j < rows) pack.word[j / 2] |= static_cast<unsigned>(bits[j]) << (j % 2 * 16);
-    }
-    return pack;
   } else {
-    Pack<T> pack{};
-#pragma unroll
-    for (int j = 0; j < kPackSize<T>; ++j) {
-      if (j < rows) pack.word[j] = from[j];
-    }
-    return pack;
+    return load_pack_elements(from, [&](int j) { return j < rows; });
   }
 }
 

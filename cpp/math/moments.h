@@ -24,6 +24,15 @@ NORMACT_HD Moments<N> merge(const Moments<N>& a, const Moments<N>& b) {
   return {a.mean + delta * share, a.m2 + b.m2 + delta * delta * a.count * share, count};
 }
 
+/// Of `count` values, share = 1 / count, from the sums of their deviations from `centre` and of the squares of these.
+/// Of use where the centre is near the mean: the squares exceed m2 by count * (mean - centre)^2 (Chan, Golub, LeVeque
+/// 1983, eq. 1.7).
+template <class N>
+NORMACT_HD Moments<N> moments_about(N centre, N deviations, N squares, N count, N share) {
+  const N shift = deviations * share;
+  return {centre + shift, squares - deviations * shift, count};
+}
+
 /// Sum of squares of a set about another centre than its own mean.
 template <class N>
 NORMACT_HD N recentred(const Moments<N>& a, N centre) {
