@@ -49,10 +49,11 @@ Status read_running(const normact_batch_norm_desc& desc, const normact_tensor* m
                     const normact_tensor* batches, RunningStatistics* running) {
   NORMACT_TRY(check_flag("desc->cumulative", desc.cumulative));
   NORMACT_TRY(check_both_or_none(mean, "running_mean", variance, "running_var"));
-  running->cumulative = desc.cumulative != 0;
+  running->cumulative = desc.cumulative != 0 && mean != nullptr;
   running->momentum = desc.momentum;
-  if (!running->cumulative) return mean != nullptr ? check_momentum(desc.momentum) : Status();
-  if (mean == nullptr || batches != nullptr) return {};
+  if (mean == nullptr) return {};
+  if (!running->cumulative) return check_momentum(desc.momentum);
+  if (batches != nullptr) return {};
   return invalid("desc->cumulative is 1 but num_batches_tracked is NULL; expected the number of batches so far");
 }
 

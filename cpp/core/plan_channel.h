@@ -66,6 +66,8 @@ struct ChannelPlan {
   size_t counter_bytes;
   size_t workspace_bytes;
 
+  /// Whether the bits of a mask are written with y: an access of 16-bit elements is a byte of them.
+  bool writes_mask_with_y(DType dtype) const { return mask_together && size_of(dtype) == 2; }
   int64_t stacks_a_slab() const { return (tiles_a_slab + tiles_an_item - 1) / tiles_an_item; }
   int64_t items_a_slab() const { return stacks_a_slab() * parts; }
 };

@@ -106,7 +106,7 @@ inline SetStatistics statistics_of(const Moments<double>& moments, double eps) {
 
 /// What a batch adds to running statistics.
 inline double running_share(const RunningStatistics& running) {
-  return running.cumulative && running.mean.data ? 1 / double(*running.batches + 1) : running.momentum;
+  return normact::running_share<double>(running.cumulative, running.batches, running.momentum);
 }
 
 template <class N>

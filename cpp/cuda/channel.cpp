@@ -36,6 +36,15 @@ Status query(const ChannelRequest& request, const Launch& launch, size_t* bytes)
   return {};
 }
 
+/// A mask that is not written with y is made of x and addend after it: they must still be there.
+Status check_mask_in_place(const ChannelForward& p, const ChannelPlan& plan) {
+  if (p.mask == nullptr || plan.writes_mask_with_y(p.dtype)) return {};
+  const bool is_x = p.y.data == p.x.data;
+  if (!is_x && p.y.data != p.addend.data) return {};
+  return not_supported("y is ", is_x ? "x" : "addend", ", and the mask of these dtypes and strides is made of ",
+                       is_x ? "x" : "addend", " after y on CUDA; expected another y");
+}
+
 /// Constant statistics need no first pass, unless it has gradients of parameters to sum.
 ChannelPasses passes_of(const ChannelBackward& p) {
   const bool gradients = p.dweight.data != nullptr || p.dbias.data != nullptr;
@@ -86,6 +95,7 @@ Status channel_forward(const ChannelForward& problem, const Launch& launch) {
   NORMACT_TRY(guard.enter(launch.device));
   ChannelPlan plan;
   NORMACT_TRY(prepare_plan(request_of(problem, launch.sm_margin), launch, &plan));
+  NORMACT_TRY(check_mask_in_place(problem, plan));
   switch (problem.dtype) {
     case DType::f64: return launch_channel_forward_f64(problem, plan, launch);
     case DType::f32: return launch_channel_forward_f32(problem, plan, launch);

@@ -35,16 +35,10 @@ __device__ __forceinline__ A rstd_of(A variance, double eps) {
   return reciprocal_std(variance, static_cast<A>(eps), [](A v) { return reciprocal_sqrt(v); });
 }
 
-/// The share of a batch in running statistics.
-template <class A>
-__device__ __forceinline__ A share_of_batch(const RunningStatistics& running) {
-  return running.cumulative ? A(1) / static_cast<A>(*running.batches + 1) : static_cast<A>(running.momentum);
-}
-
 template <class A>
 __device__ __forceinline__ void update_running(const RunningStatistics& running, int64_t channel, A mean, A variance) {
   if (running.mean.data == nullptr) return;
-  const A share = share_of_batch<A>(running);
+  const A share = running_share<A>(running.cumulative, running.batches, running.momentum);
   A& to_mean = static_cast<A*>(running.mean.data)[channel * running.mean.stride];
   A& to_variance = static_cast<A*>(running.variance.data)[channel * running.variance.stride];
   to_mean = updated_running(to_mean, mean, share);

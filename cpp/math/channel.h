@@ -3,6 +3,8 @@
 // SIMD vector of these where only + - * occur.
 #pragma once
 
+#include <cstdint>
+
 #include "math/moments.h"
 #include "math/normalize.h"
 
@@ -18,6 +20,13 @@ NORMACT_HD N variance(const Moments<N>& moments) {
 template <class N>
 NORMACT_HD N unbiased_variance(const Moments<N>& moments) {
   return moments.count > N(1) ? moments.m2 / (moments.count - N(1)) : N(0);
+}
+
+/// The share of a batch in running statistics: the momentum, or, where these are the means of all `batches` before and
+/// of this one, that of one of them.
+template <class N>
+NORMACT_HD N running_share(bool cumulative, const int64_t* batches, double momentum) {
+  return cumulative ? N(1) / N(*batches + 1) : N(momentum);
 }
 
 /// A running statistic after a batch: (1 - f) * running + f * batch.

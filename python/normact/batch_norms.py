@@ -83,7 +83,8 @@ def batch_norm(
         addend.
     out : array or tuple, optional
         Where to write: y, or ``(y, mean, rstd, mask)`` with None for what the function shall make itself. y may be the
-        very array that is x or addend.
+        very array that is x or addend (on a GPU beside a mask only where that is written in the same pass; else
+        NotImplementedError).
     stream : int or stream object, optional
         As in `layer_norm`.
 

@@ -44,7 +44,8 @@ typedef struct normact_batch_norm_desc {
  * (C,), C = x.shape[channel_axis]. num_batches_tracked: () or (1,). mask as in normact_activation_forward_args.
  * Dtypes: x, addend, y one of fp64, fp32, fp16, bf16, the same; weight and bias that dtype or fp32 (fp64 with fp64);
  * running_mean, running_var, mean, rstd fp32 (fp64 with fp64); num_batches_tracked int64; mask uint8.
- * y may be x or addend. */
+ * y may be x or addend; on CUDA not where a mask is wanted of fp32 or fp64, or one whose bytes are not neighbours in
+ * memory (NOT_SUPPORTED). */
 typedef struct normact_batch_norm_forward_args {
   size_t struct_size;
   const normact_tensor* x;
