@@ -14,23 +14,6 @@
 
 namespace normact {
 
-/// |x|, at most reach.
-template <class M>
-NORMACT_HD typename M::Number bounded_size(typename M::Number x, typename M::Number reach) {
-  return M::minimum(M::abs(x), reach);
-}
-
-/// x F(x) and F(x) + x F'(x) for a distribution function F with F(-x) = 1 - F(x). z = |x|, bounded; lower = F(-z);
-/// density = F'(z).
-template <class M>
-NORMACT_HD ValueAndSlope<typename M::Number> x_times_distribution(typename M::Number x, typename M::Number z,
-                                                                  typename M::Number lower,
-                                                                  typename M::Number density) {
-  const auto zero = M::constant(0);
-  const auto slope = M::multiply_add(-z, density, lower);  // at -z
-  return {M::multiply_add(-z, lower, M::maximum(x, zero)), M::select(x < zero, slope, M::constant(1) - slope)};
-}
-
 /// x Phi(x); Phi(x) + x phi(x).
 /// Errors: fp32 6 and 4, fp64 6 and 3.5; near the zero 3. The value is within 5e-7, relatively, for x >= -12.
 template <class M>
@@ -40,13 +23,7 @@ struct Gelu {
   static constexpr bool kSlopeFromOutput = false;
 
   NORMACT_HD static ValueAndSlope<N> at(N x, const ActivationScalars<N>&) {
-    if constexpr (M::kLookup) {
-      return x_times_distribution_by_pieces<M, NormalLower, NormalSlope>(x, normal_reach<M>(), normal_tail<M>);
-    } else {
-      const N z = bounded_size<M>(x, normal_reach<M>());
-      const DistributionTail<M> tail = normal_tail<M>(z);
-      return x_times_distribution<M>(x, z, tail.lower, tail.density);
-    }
+    return x_times_distribution<M, NormalLower, NormalSlope, normal_tail<M>>(x, normal_reach<M>());
   }
 };
 
@@ -60,14 +37,7 @@ struct GeluTanh {
   static constexpr bool kSlopeFromOutput = false;
 
   NORMACT_HD static ValueAndSlope<N> at(N x, const ActivationScalars<N>&) {
-    const N reach = M::constant(24);  // 2 u = 1024
-    if constexpr (M::kLookup) {
-      return x_times_distribution_by_pieces<M, TanhLower, TanhSlope>(x, reach, tail);
-    } else {
-      const N z = bounded_size<M>(x, reach);
-      const DistributionTail<M> at_z = tail(z);
-      return x_times_distribution<M>(x, z, at_z.lower, at_z.density);
-    }
+    return x_times_distribution<M, TanhLower, TanhSlope, tail>(x, M::constant(24));  // 2 u = 1024
   }
 
  private:
@@ -100,7 +70,8 @@ struct QuickGelu {
     const N z = bounded_size<M>(x, exp_reach<M>());
     const Split<M> rate = split_constant<M>(-2.4554669595930156, -7.816541847237075e-17);  // -1.702 log2(e)
     const Tails<M> tails = logistic_tails<M>(exp2_product<M>(z, rate));
-    return x_times_distribution<M>(x, z, tails.lower, M::constant(1.702) * (tails.lower * tails.upper));
+    const N density = M::constant(1.702) * (tails.lower * tails.upper);
+    return x_times_distribution<M>(x, z, DistributionTail<M>{tails.lower, density});
   }
 };
 
@@ -113,13 +84,7 @@ struct Silu {
   static constexpr bool kSlopeFromOutput = false;
 
   NORMACT_HD static ValueAndSlope<N> at(N x, const ActivationScalars<N>&) {
-    if constexpr (M::kLookup) {
-      return x_times_distribution_by_pieces<M, LogisticLower, LogisticSlope>(x, exp_reach<M>(), tail);
-    } else {
-      const N z = bounded_size<M>(x, exp_reach<M>());
-      const DistributionTail<M> at_z = tail(z);
-      return x_times_distribution<M>(x, z, at_z.lower, at_z.density);
-    }
+    return x_times_distribution<M, LogisticLower, LogisticSlope, tail>(x, exp_reach<M>());
   }
 
  private:

@@ -34,24 +34,55 @@ NORMACT_HD typename M::Number piecewise(typename M::Number z) {
   }
 }
 
-/// Lower, Slope: F(-z) and F(-z) - z F'(z); at kReach so small that x >= kReach gives x and 1. For x < -kReach tail(z)
-/// gives F(-z) and F'(z), z = |x| <= reach: it is computed if any lane needs it, and taken by those alone, so that a
-/// result never depends on its neighbours.
-template <class M, class Lower, class Slope, class Tail>
-NORMACT_HD ValueAndSlope<typename M::Number> x_times_distribution_by_pieces(typename M::Number x,
-                                                                            typename M::Number reach, Tail tail) {
-  const auto zero = M::constant(0), end = M::constant(Lower::kReach);
-  auto z = M::minimum(M::abs(x), end);
-  auto lower = piecewise<M, Lower>(z), slope = piecewise<M, Slope>(z);
-  if (M::any_below(x, -end)) {
-    const auto is_far = x < -end;
-    const auto size = M::minimum(M::abs(x), reach);
-    const auto far = tail(size);
-    z = M::select(is_far, size, z);
-    lower = M::select(is_far, far.lower, lower);
-    slope = M::select(is_far, M::multiply_add(-size, far.density, far.lower), slope);
-  }
+/// |x|, at most reach.
+template <class M>
+NORMACT_HD typename M::Number bounded_size(typename M::Number x, typename M::Number reach) {
+  return M::minimum(M::abs(x), reach);
+}
+
+/// F(-z) - z F'(z), the slope of x F(x) at -z.
+template <class M>
+NORMACT_HD typename M::Number slope_of_tail(typename M::Number z, const DistributionTail<M>& tail) {
+  return M::multiply_add(-z, tail.density, tail.lower);
+}
+
+/// x F(x) and F(x) + x F'(x) for a distribution function F with F(-x) = 1 - F(x), from F(-z) and the slope at -z; z =
+/// |x|, bounded.
+template <class M>
+NORMACT_HD ValueAndSlope<typename M::Number> x_times_lower(typename M::Number x, typename M::Number z,
+                                                           typename M::Number lower, typename M::Number slope) {
+  const auto zero = M::constant(0);
   return {M::multiply_add(-z, lower, M::maximum(x, zero)), M::select(x < zero, slope, M::constant(1) - slope)};
+}
+
+template <class M>
+NORMACT_HD ValueAndSlope<typename M::Number> x_times_distribution(typename M::Number x, typename M::Number z,
+                                                                  const DistributionTail<M>& tail) {
+  return x_times_lower<M>(x, z, tail.lower, slope_of_tail<M>(z, tail));
+}
+
+/// The same of any x, looked up where M can. kTail(z): that of F at z <= reach, beyond which it is 0. Lower, Slope:
+/// F(-z) and the slope at -z in pieces; at kReach so small that x >= kReach gives x and 1. For x < -kReach the tail is
+/// computed if any lane needs it, and taken by those alone, so that a result never depends on its neighbours.
+template <class M, class Lower, class Slope, DistributionTail<M> (*kTail)(typename M::Number)>
+NORMACT_HD ValueAndSlope<typename M::Number> x_times_distribution(typename M::Number x, typename M::Number reach) {
+  if constexpr (!M::kLookup) {
+    const auto z = bounded_size<M>(x, reach);
+    return x_times_distribution<M>(x, z, kTail(z));
+  } else {
+    const auto end = M::constant(Lower::kReach);
+    auto z = bounded_size<M>(x, end);
+    auto lower = piecewise<M, Lower>(z), slope = piecewise<M, Slope>(z);
+    if (M::any_below(x, -end)) {
+      const auto is_far = x < -end;
+      const auto size = bounded_size<M>(x, reach);
+      const DistributionTail<M> far = kTail(size);
+      z = M::select(is_far, size, z);
+      lower = M::select(is_far, far.lower, lower);
+      slope = M::select(is_far, slope_of_tail<M>(size, far), slope);
+    }
+    return x_times_lower<M>(x, z, lower, slope);
+  }
 }
 
 }  // namespace normact
