@@ -168,6 +168,28 @@ def test_streams(device: Device, op: str, explicit: bool) -> None:
     compare(device, grads, expected_backward(problem), "on a stream of its own")
 
 
+@both_layouts
+@pytest.mark.parametrize("target", ["x", "addend"])
+@pytest.mark.parametrize("shape", [(4, 16, 8, 8), (4, 16, 7, 7)], ids=str)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_a_mask_beside_an_output_in_place(
+    device: Device, dtype: str, shape: tuple[int, ...], target: str, layout: str
+) -> None:
+    """The mask of an output elsewhere, or a refusal that has written nothing."""
+    given = arrays(device, problem_of("batch_norm", shape, dtype), built(layout), built(layout))
+    options = {"training": True, "addend": given.addend, "activation": "relu", "return_mask": True}
+    want = normact.batch_norm(given.x, given.weight, given.bias, **options)
+    place = getattr(given, target)
+    before = device.bits(place)
+    try:
+        found = normact.batch_norm(given.x, given.weight, given.bias, out=place, **options)
+    except NotImplementedError:
+        np.testing.assert_array_equal(device.bits(place), before)
+        return
+    np.testing.assert_array_equal(device.bits(found.y), device.bits(want.y))
+    assert bool((found.mask == want.mask).all())
+
+
 @every_op
 @both_layouts
 def test_two_streams_at_once(device: Device, op: str, layout: str) -> None:
