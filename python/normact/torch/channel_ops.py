@@ -91,7 +91,9 @@ def _batch(name: str, addend: bool, updates: bool) -> Op:
     def saves(tensors: Tensors, outputs: Tensors, options: Options) -> Tensors:
         x, *added, weight, bias = tensors[:normed]
         y, mean, rstd = outputs[:3]
-        if options[2] in FROM_OUTPUT:
+        # x is read in any case, and gives what the activation was applied to again: y is kept only where it spares the
+        # addend.
+        if addend and options[2] in FROM_OUTPUT:
             return x, weight, bias, None, mean, rstd, y
         return x, weight, bias, added[0] if addend and options[2] is not None else None, mean, rstd, None
 

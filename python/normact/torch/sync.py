@@ -55,10 +55,10 @@ class _Synchronised(torch.autograd.Function):
         mean, rstd, *_ = merged
         ctx.act = {"activation": activation, "alpha": alpha}
         y = parts.batch_norm_apply(x, weight, bias, mean=mean, rstd=rstd, addend=addend, **ctx.act)
-        from_output = activation in FROM_OUTPUT
-        again = activation is not None and not from_output
         ctx.has_addend, ctx.group = addend is not None, group
-        kept = addend if again else None, y if from_output else None
+        kept = None, None
+        if addend is not None and activation is not None:  # h comes from x again, and from the addend or from y alone
+            kept = (None, y) if activation in FROM_OUTPUT else (addend, None)
         ctx.save_for_backward(x, weight, bias, mean, rstd, moments[:, 2].sum(0), *kept)
         return y
 
