@@ -211,13 +211,13 @@ def peers() -> list[Case]:
     """The shapes on which the rivals have been surveyed; they mix sizes on purpose."""
     bf16 = [(16384, 256), (131072, 64), (65536, 128), (32768, 768), (16384, 1024), (16384, 4096), (8192, 8192)]
     bf16 += [(4096, 16384), (2048, 65536), (256, 262144), (32768, 1000), (8192, 4097), (128, 1024), (128, 8192)]
-    both = [(16384, 1024), (16384, 4096), (8192, 8192), (2048, 65536)]
+    few = [(16384, 1024), (16384, 4096), (8192, 8192), (2048, 65536)]
     fused = ("add_rms_norm",)
     return (
         each(PLAIN, ("bf16",), bf16)
-        + each(fused, ("bf16",), both)
-        + each(PLAIN, ("fp32",), both)
-        + each(fused, ("fp32",), both)
+        + each(fused, ("bf16",), few)
+        + each(PLAIN, ("fp32",), few)
+        + each(fused, ("fp32",), few)
     )
 
 

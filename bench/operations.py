@@ -25,7 +25,6 @@ class Operation:
     layout: str = ""  # of a packed gated input, which is twice as wide as y; of images "nchw" or "nhwc"
     addend: bool = False
     applied: str = ""  # the activation that ends a norm
-    passes: tuple[int, int] = (0, 0)  # that a norm makes, forward and backward, whose sets fit nowhere on the chip
     from_output: bool = False  # a backward that starts from y; it has no forward of its own
 
     @property
@@ -55,7 +54,6 @@ def _channel(function: str, applied: str = "", addend: bool = False) -> list[Ope
     name = "_".join(part for part in (function, "add" if addend else "", applied) if part)
     more = int(addend)
     forward, backward = (1 + more, 1), (2, 1 + more)
-    passes = (sum(forward) + 1, sum(backward) + 2)
     return [
         Operation(
             f"{name}_{layout}",
@@ -69,7 +67,6 @@ def _channel(function: str, applied: str = "", addend: bool = False) -> list[Ope
             layout=layout,
             addend=addend,
             applied=applied,
-            passes=passes,
         )
         for layout in LAYOUTS
     ]

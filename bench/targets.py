@@ -11,6 +11,7 @@ from bench.cases import DIRECTIONS, LARGE, MIB, PLAIN, Case
 
 ACTIVATIONS = ("pointwise", "bias", "gated")  # the families
 CHANNEL = ("channel",)
+ROWS = ("wide", "huge", "narrow", "odd")  # the bands of norms over the last axis
 ON_CHIP = 24 * MIB  # what the multiprocessors of an H200 hold together, of what is normalised together and read
 IN_MEMORY = 32 * MIB  # of a CPU: a tensor that no cache holds
 
@@ -28,11 +29,10 @@ def roofline(record: Record) -> float | None:
 
 
 def of_two_reads(record: Record) -> float | None:
-    """The same of the speed that is left where every input is read twice, for statistics first."""
-    operation = Case.parse(record["case"]).operation
-    forward = Case.parse(record["case"]).direction == "forward"
-    once, twice = sum(operation.forward if forward else operation.backward), operation.passes[not forward]
-    return record["R"] * twice / once if "R" in record else None
+    """The same of the speed that is left where x, and in a backward dy too, is read twice: for statistics first."""
+    case = Case.parse(record["case"])
+    once, again = sum(case.traffic), 1 if case.direction == "forward" else 2
+    return record["R"] * (once + again) / once if "R" in record else None
 
 
 def times_faster(record: Record, rival: str) -> float | None:
@@ -100,7 +100,7 @@ def _large(
     direction: str | None = None,
     *,
     ops: Sequence[str] | None = PLAIN,
-    band: str | None = None,
+    bands: Sequence[str] | None = None,
     dtype: str | None = None,
 ):
     def select(case: Case, _: Record) -> bool:
@@ -108,7 +108,7 @@ def _large(
             case.tensor_bytes >= LARGE
             and direction in (None, case.direction)
             and (ops is None or case.op in ops)
-            and band in (None, case.band)
+            and (bands is None or case.band in bands)
             and dtype in (None, case.dtype)
         )
 
@@ -140,12 +140,17 @@ def _gpu_targets() -> list[Target]:
         ("odd", "odd columns", 0.80),
     ):
         for dtype in ("bf16", "fp32"):
-            select = _large("forward", band=band, dtype=dtype)
+            select = _large("forward", bands=(band,), dtype=dtype)
             targets.append(Target(f"forward, {columns}, {dtype}", "gpu", select, roofline, goal))
     for op, goal in (("rms_norm", 0.88), ("layer_norm", 0.85)):
         for dtype in ("bf16", "fp32"):
-            select = _large("backward", ops=(op,), dtype=dtype)
+            select = _large("backward", ops=(op,), bands=ROWS, dtype=dtype)
             targets.append(Target(f"{op} backward, all columns, {dtype}", "gpu", select, roofline, goal))
+    for direction in DIRECTIONS:
+        for dtype in ("bf16", "fp32"):
+            select = _large(direction, bands=("channels",), dtype=dtype)
+            name = f"norms over axis 1 of images, {direction}, {dtype}"
+            targets.append(Target(name, "gpu", select, roofline, 0.85))
     targets.append(Target("no cell slower than PyTorch (times faster)", "gpu", _any_case, over("torch"), 1.0, True))
     return targets
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 from normact import _core
@@ -92,7 +91,7 @@ def _forward_on(
     if y is None:
         y = family.empty_like(x)
     if return_mask and mask is None:
-        mask = family.empty_bytes(x, (math.prod(x.shape) + 7) // 8)
+        mask = family.empty_mask(x)
     _core.activation_forward(function, number, x, bias, y, mask, axis, alpha, beta, threshold, handle, workspace)
     if family.hands_over:
         y = y if y is given[0] else family.hand_over(y, x)

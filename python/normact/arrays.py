@@ -15,6 +15,7 @@ is written before they own it:
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +49,10 @@ class Family:
     def empty_bytes(self, x: Any, count: int) -> Any:
         """The same for so many uint8."""
         return self.empty_like(x)  # raises
+
+    def empty_mask(self, x: Any) -> Any:
+        """Room for one bit of each element of x."""
+        return self.empty_bytes(x, (math.prod(x.shape) + 7) // 8)
 
     def writable(self, x: Any) -> Any:
         """x itself, or of what is immutable a copy to write to, which hand_over() then gives away."""

@@ -14,13 +14,11 @@ from normact.arrays import family_of, workspace
 from normact.channel_calls import (
     BatchInputs,
     BatchNormOutput,
-    activation_of,
     hand_over,
-    mask_like,
     on_stream,
     size_along,
 )
-from normact.norm_calls import NormGrads
+from normact.norm_calls import NormGrads, activation_argument
 from normact.outputs import check_unwanted, unpack
 
 
@@ -195,14 +193,14 @@ def batch_norm_apply(
     [[-1.0], [2.0]]
     """
     function = "batch_norm_apply"
-    act = activation_of(function, activation, alpha)
+    act = activation_argument(function, activation, alpha)
     given = y, _, _, mask = unpack(function, out, BatchNormOutput._fields)
     if out is not None:
         check_unwanted(function, given, BatchNormOutput._fields, (True, False, False, return_mask))
     with on_stream(x, stream, function) as handle:
         y = family_of(x, function).empty_like(x) if y is None else y
         if return_mask and mask is None:
-            mask = mask_like(x, function)
+            mask = family_of(x, function).empty_mask(x)
         _core.batch_norm_apply(x, weight, bias, addend, mean, rstd, y, mask, channel_axis, act, handle)
         y, mask = hand_over(y, given[0], x, function), hand_over(mask, given[3], x, function)
     return BatchNormOutput(y, None, None, mask) if return_mask else y
@@ -253,7 +251,7 @@ def batch_norm_reduce(
     [[3.0], [5.0]]
     """
     function = "batch_norm_reduce"
-    act = activation_of(function, activation, alpha)
+    act = activation_argument(function, activation, alpha)
     arrays = BatchInputs(dy, x, weight, bias, addend, mean, rstd, y, mask)
     (sums,) = given = unpack(function, out, ("sums",))
     with on_stream(x, stream, function) as handle:
@@ -317,7 +315,7 @@ def batch_norm_input_gradient(
     [[0.204], [-0.408], [0.204]]
     """
     function = "batch_norm_input_gradient"
-    act = activation_of(function, activation, alpha)
+    act = activation_argument(function, activation, alpha)
     arrays = BatchInputs(dy, x, weight, bias, addend, mean, rstd, y, mask)
     wants_daddend = return_daddend or addend is not None
     given = dx, _, _, daddend = unpack(function, out, NormGrads._fields)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from normact.channel_calls import BatchInputs, activation_of, batch_backward, batch_forward, refuse_immutable
-from normact.norm_calls import NormGrads
+from normact.channel_calls import BatchInputs, batch_backward, batch_forward, refuse_immutable
+from normact.norm_calls import NormGrads, activation_argument
 
 
 def batch_norm(
@@ -123,26 +123,16 @@ def batch_norm(
     ([0.2, 2.0], [1.0, 30.9])
     """
     function = "batch_norm"
-    act = activation_of(function, activation, alpha)
-    if training:
-        kept = {"running_mean": running_mean, "running_var": running_var, "num_batches_tracked": num_batches_tracked}
-        refuse_immutable(function, kept)
-    else:
-        num_batches_tracked = None
-    arrays = (x, weight, bias, addend, running_mean, running_var, num_batches_tracked)
-    return batch_forward(
-        function,
-        arrays,
-        bool(training),
-        channel_axis,
-        eps,
-        momentum,
-        act,
-        return_stats,
-        return_mask,
-        out,
-        stream,
-    )
+    act = activation_argument(function, activation, alpha)
+    running = (running_mean, running_var, num_batches_tracked if training else None)
+    arrays = (x, weight, bias, addend, *running)
+    options = (bool(training), channel_axis, eps, momentum, act, return_stats, return_mask, out, stream)
+    try:
+        return batch_forward(function, arrays, *options)
+    except TypeError:
+        if training:
+            refuse_immutable(function, running)
+        raise
 
 
 def batch_norm_backward(
@@ -224,6 +214,6 @@ def batch_norm_backward(
     [[0.2041], [-0.4082], [0.2041]]
     """
     function = "batch_norm_backward"
-    act = activation_of(function, activation, alpha)
+    act = activation_argument(function, activation, alpha)
     arrays = BatchInputs(dy, x, weight, bias, addend, mean, rstd, y, mask)
     return batch_backward(function, arrays, bool(training), channel_axis, act, return_daddend, out, stream)

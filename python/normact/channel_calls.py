@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from normact import _core
 from normact.arrays import family_of, workspace
-from normact.norm_calls import NormGrads, activation_argument
+from normact.norm_calls import NormGrads
 from normact.outputs import check_unwanted, unpack
 
 if TYPE_CHECKING:
@@ -34,14 +33,12 @@ class GroupNormOutput(NamedTuple):
     rstd: Any
 
 
+_CURRENT = contextlib.nullcontext()
+
+
 def on_stream(like: Any, stream: Any, function: str, name: str = "x") -> AbstractContextManager[int | None]:
     """Yields the handle to work on; None means the current stream of the library of `like`."""
-    return contextlib.nullcontext() if stream is None else family_of(like, function, name).on_stream(like, stream)
-
-
-def activation_of(function: str, activation: str | None, alpha: float | None) -> tuple[Any, ...] | None:
-    """What the library is told of the activation."""
-    return None if activation is None else activation_argument(function, activation, alpha)
+    return _CURRENT if stream is None else family_of(like, function, name).on_stream(like, stream)
 
 
 def new_vector(like: Any, function: str, name: str) -> Any:
@@ -70,25 +67,23 @@ def _count(number: Any) -> int:
         return 0
 
 
-def mask_like(x: Any, function: str) -> Any:
-    """Room for one bit of each element."""
-    return family_of(x, function).empty_bytes(x, (math.prod(x.shape) + 7) // 8)
-
-
 _INSTEAD = {
     "batch_norm": ", or a call of batch_norm_statistics, batch_norm_merge (which returns new running statistics) and "
     "batch_norm_apply"
 }
 
 
-def refuse_immutable(function: str, running: dict[str, Any]) -> None:
-    """Raises ValueError for running statistics that cannot be updated in place."""
-    for name, array in running.items():
+def refuse_immutable(function: str, running: tuple[Any, ...]) -> None:
+    """Raises ValueError for running statistics (mean, variance, batches) that cannot be updated in place.
+
+    For when the library has refused the arguments, with a sentence that knows no way out: other calls do not pay for it.
+    """
+    for name, array in zip(("running_mean", "running_var", "num_batches_tracked"), running):
         if array is not None and family_of(array, function, name).hands_over:
             raise ValueError(
                 f"{function}: {name} is of type {type(array).__module__}.{type(array).__qualname__}, which is "
                 f"immutable; expected an array that can be updated in place{_INSTEAD.get(function, '')}"
-            )
+            ) from None
 
 
 # ---- Batch norm ----
@@ -128,7 +123,7 @@ def batch_forward(
             mean = family.empty_stats(x, shape) if mean is None else mean
             rstd = family.empty_stats(x, shape) if rstd is None else rstd
         if return_mask and mask is None:
-            mask = mask_like(x, function)
+            mask = family.empty_mask(x)
         _core.batch_norm_forward(function, *arrays, y, mean, rstd, mask, *options, handle, workspace)
         done = y, mean, rstd, mask
         if family.hands_over:

@@ -8,7 +8,6 @@ from typing import Any
 from normact.channel_calls import (
     BatchInputs,
     GroupNormOutput,
-    activation_of,
     batch_backward,
     batch_forward,
     group_backward,
@@ -16,7 +15,7 @@ from normact.channel_calls import (
     instance_groups,
     refuse_immutable,
 )
-from normact.norm_calls import NormGrads
+from normact.norm_calls import NormGrads, activation_argument
 
 
 def group_norm(
@@ -88,7 +87,7 @@ def group_norm(
     >>> group_norm(np.array([[1.0, 3.0, 10.0, 30.0]]), 2, eps=0.0).tolist()
     [[-1.0, 1.0, -1.0, 1.0]]
     """
-    act = activation_of("group_norm", activation, alpha)
+    act = activation_argument("group_norm", activation, alpha)
     arrays = (x, weight, bias, None, None)
     return group_forward("group_norm", arrays, num_groups, channel_axis, eps, 0.0, act, return_stats, out, stream)
 
@@ -154,7 +153,7 @@ def group_norm_backward(
     >>> group_norm_backward(dy, x, 2, mean=mean, rstd=rstd).dx[0, :3].round(4).tolist()
     [0.2041, -0.4082, 0.2041]
     """
-    act = activation_of("group_norm_backward", activation, alpha)
+    act = activation_argument("group_norm_backward", activation, alpha)
     arrays = (dy, x, weight, bias, mean, rstd)
     return group_backward("group_norm_backward", arrays, num_groups, channel_axis, act, out, stream)
 
@@ -223,12 +222,17 @@ def instance_norm(
     [[[-1.0, 1.0], [-1.0, 1.0]]]
     """
     function = "instance_norm"
-    act = activation_of(function, activation, alpha)
+    act = activation_argument(function, activation, alpha)
     if use_input_stats:
-        refuse_immutable(function, {"running_mean": running_mean, "running_var": running_var})
-        arrays = (x, weight, bias, running_mean, running_var)
+        running = (running_mean, running_var)
+        arrays = (x, weight, bias, *running)
         groups = instance_groups(x, channel_axis, function)
-        return group_forward(function, arrays, groups, channel_axis, eps, momentum, act, return_stats, out, stream)
+        options = (groups, channel_axis, eps, momentum, act, return_stats, out, stream)
+        try:
+            return group_forward(function, arrays, *options)
+        except TypeError:
+            refuse_immutable(function, running)
+            raise
     arrays = (x, weight, bias, None, running_mean, running_var, None)
     found = batch_forward(function, arrays, False, channel_axis, eps, momentum, act, return_stats, False, out, stream)
     return GroupNormOutput(*found[:3]) if return_stats else found
@@ -264,7 +268,7 @@ def instance_norm_backward(
     [[[0.2041, -0.4082, 0.2041]]]
     """
     function = "instance_norm_backward"
-    act = activation_of(function, activation, alpha)
+    act = activation_argument(function, activation, alpha)
     if use_input_stats:
         arrays = (dy, x, weight, bias, mean, rstd)
         groups = instance_groups(x, channel_axis, function)

@@ -15,6 +15,7 @@ import reference_channel as reference
 import tolerance
 from activation_cases import Kind
 from cases import Expected, activated, slopes
+from cases import Problem as RowProblem
 
 OPERATIONS = ("batch_norm", "group_norm", "instance_norm")
 
@@ -39,6 +40,8 @@ class Problem:
     std: float = 1.0
     slope_from: str = "x"  # y, mask
     activation: Kind | None = field(default=None, repr=False)  # repr draws the inputs: they are those without it
+
+    activation_options = RowProblem.activation_options
 
     @property
     def parameters(self) -> str:

@@ -73,9 +73,7 @@ def arrays(
 
 
 def _options(problem: Problem) -> dict[str, Any]:
-    kind = problem.activation
-    options: dict[str, Any] = {} if kind is None else {"activation": kind.name, "alpha": kind.alpha}
-    return options | {"channel_axis": problem.channel_axis}
+    return problem.activation_options | {"channel_axis": problem.channel_axis}
 
 
 def forward(problem: Problem, given: Arrays, **options: Any) -> Any:

@@ -173,7 +173,7 @@ def test_records_round_trip(tmp_path):
 
 
 def test_targets_are_judged():
-    grid = cases.cases_of(["roofline"])
+    grid = cases.cases_of(["roofline", "images"])
     good = targets.judge([gpu_record(case, 0.96, 0.5) for case in grid], "gpu")
     assert {v.mark for v in good} == {"pass"}
     assert sum(v.cells for v in good if v.target.metric is targets.roofline) == len(grid)
@@ -187,6 +187,9 @@ def test_targets_are_judged():
     }
     assert {v.mark for v in targets.judge([], "gpu")} == {"not measured"}
     assert all("worst 0.400" in line for line in targets.verdict_lines([v for v in bad if "768" in v.target.name]))
+    bad = targets.judge([gpu_record(case, 0.4 if case.images else 0.96, 0.2) for case in grid], "gpu")
+    of_images = {f"norms over axis 1 of images, {way}, {dtype}" for way in cases.DIRECTIONS for dtype in cases.TYPES}
+    assert {v.target.name for v in bad if v.mark == "FAIL"} == of_images
 
 
 def test_activation_targets_are_judged_apart_from_those_of_norms():

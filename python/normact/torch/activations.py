@@ -12,7 +12,7 @@ from normact.activation_docs import FACTS
 from normact.activation_options import gelu_kind
 from normact.torch.call import call
 from normact.torch.inputs import check_tensor, matched, negative
-from normact.torch.pointwise_ops import ACTIVATION
+from normact.torch.pointwise_ops import ACTIVATION, FROM_OUTPUT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,8 +80,8 @@ def _apply(
     options = (kind, dim, alpha, beta, threshold)
     if not inplace:
         return call(ACTIVATION, matched((input,), (bias,)), options)
-    # The backward may read the input as it was.
-    kept = input.clone() if torch.is_grad_enabled() else input
+    # The backward reads the input as it was, if it does not go from the output.
+    kept = input.clone() if torch.is_grad_enabled() and kind not in FROM_OUTPUT else input
     return input.copy_(call(ACTIVATION, matched((kept,), (bias,)), options))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from normact import channel_calls
+from normact.norm_calls import activation_argument
 from normact.torch.functions import build
 from normact.torch.op import Op, Options, Tensors, statistic_dtype
 from normact.torch.pointwise_ops import FROM_OUTPUT
@@ -29,7 +30,7 @@ def _group(name: str, updates: bool) -> Op:
     def forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
         x, weight, bias, *running = tensors
         num_groups, eps, activation, alpha, *momentum = options
-        act = channel_calls.activation_of(name, activation, alpha)
+        act = activation_argument(name, activation, alpha)
         mean, variance = running or (None, None)
         arrays = (x, weight, bias, mean, variance)
         factor = momentum[0] if momentum else 0.0
@@ -38,7 +39,7 @@ def _group(name: str, updates: bool) -> Op:
 
     def backward(grads: Tensors, saved: Tensors, options: Options) -> Tensors:
         num_groups, _, activation, alpha, *_ = options
-        act = channel_calls.activation_of(f"{name}_backward", activation, alpha)
+        act = activation_argument(f"{name}_backward", activation, alpha)
         arrays = (grads[0], *saved)
         return channel_calls.group_backward(f"{name}_backward", arrays, num_groups, 1, act, None, None)[:3]
 
@@ -79,7 +80,7 @@ def _batch(name: str, addend: bool, updates: bool) -> Op:
     def forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
         x, *added, weight, bias = tensors[:normed]
         training, eps, activation, alpha, *momentum = options
-        act = channel_calls.activation_of("batch_norm", activation, alpha)
+        act = activation_argument("batch_norm", activation, alpha)
         mean, variance, batches = tensors[normed:] if updates else (*tensors[normed:], None)
         arrays = (x, weight, bias, added[0] if addend else None, mean, variance, batches)
         factor = momentum[0] if updates else 0.0
@@ -100,7 +101,7 @@ def _batch(name: str, addend: bool, updates: bool) -> Op:
     def backward(grads: Tensors, saved: Tensors, options: Options) -> Tensors:
         x, weight, bias, added, mean, rstd, y = saved
         training, _, activation, alpha, *_ = options
-        act = channel_calls.activation_of("batch_norm_backward", activation, alpha)
+        act = activation_argument("batch_norm_backward", activation, alpha)
         arrays = channel_calls.BatchInputs(grads[0], x, weight, bias, added, mean, rstd, y, None)
         found = channel_calls.batch_backward("batch_norm_backward", arrays, training, 1, act, addend, None, None)
         return found if addend else found[:3]

@@ -36,7 +36,11 @@ def is_plain() -> bool:
 def build(op: Op) -> Calls:
     """Makes and registers all that PyTorch needs of an operation."""
     forward_op, backward_op = library.register(op)
-    once = _transformed_backward(op, backward_op)
+
+    def refuse(ctx: Any, *grads: Any) -> Any:
+        raise refusal(op.name)
+
+    once = _transformed_backward(op, backward_op, refuse)
 
     def gradients(grads: Tensors, saved: Tensors, options: Options) -> tuple[Any, ...]:
         """A gradient for each tensor."""
@@ -66,9 +70,6 @@ def build(op: Op) -> Calls:
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         return gradients(grads, ctx.saved_tensors, ctx.options) + (None,) * len(op.options)
-
-    def refuse(ctx: Any, *grads: Any) -> Any:
-        raise refusal(op.name)
 
     library.register_gradients(op, setup_context, backward, refuse)
     library.register_vmaps(op, vmap_rule(op, forward_op), loop_rule(backward_op))
@@ -124,10 +125,7 @@ def _transformed(op: Op, forward_op: Any, setup_context: Any, backward: Any) -> 
     return made
 
 
-def _transformed_backward(op: Op, backward_op: Any) -> Any:
-    def refuse(ctx: Any, *grads: Any) -> Any:
-        raise refusal(op.name)
-
+def _transformed_backward(op: Op, backward_op: Any, refuse: Any) -> Any:
     once = _function(
         f"NormactTransformedBackward_{op.name}",
         forward=lambda *args: tuple(backward_op(*args)),
