@@ -15,7 +15,7 @@ Status statistics(const ChannelMoments& problem, Device device, const normact_ex
 
 Status statistics_workspace(const ChannelMoments& problem, Device device, const normact_exec& exec, size_t* bytes) {
   NORMACT_TRY(check_channel_variant(exec));
-  if (has_no_elements(problem) || !device.cuda) return {};
+  if (has_no_elements(problem.geometry) || !device.cuda) return {};
   return cuda::channel_moments_workspace(problem, launch_of(exec, device), bytes);
 }
 
@@ -33,13 +33,13 @@ Status reduce(const ChannelReduce& problem, Device device, const normact_exec& e
 
 Status reduce_workspace(const ChannelReduce& problem, Device device, const normact_exec& exec, size_t* bytes) {
   NORMACT_TRY(check_channel_variant(exec));
-  if (has_no_elements(problem) || !device.cuda) return {};
+  if (has_no_elements(problem.geometry) || !device.cuda) return {};
   return cuda::channel_reduce_workspace(problem, launch_of(exec, device), bytes);
 }
 
 Status input_gradient(const ChannelInputGradient& problem, Device device, const normact_exec& exec) {
   NORMACT_TRY(check_channel_variant(exec));
-  if (has_no_elements(problem)) return {};
+  if (has_no_elements(problem.geometry)) return {};
   return device.cuda ? cuda::channel_input_gradient(problem, launch_of(exec, device))
                      : cpu::channel_input_gradient(problem);
 }

@@ -15,11 +15,6 @@ inline Status check_channel_variant(const normact_exec& exec) {
   return check_no_variant(exec, ", which names a row kernel, but this is no row norm");
 }
 
-inline bool has_no_elements(const ChannelProblem& problem) {
-  const ChannelGeometry& geometry = problem.geometry;
-  return geometry.samples == 0 || geometry.channels == 0 || geometry.places == 0;
-}
-
 inline bool has_no_sets(const ChannelProblem& problem) {
   const ChannelGeometry& geometry = problem.geometry;
   return geometry.channels == 0 || (problem.set == ChannelSet::group && geometry.samples == 0);
@@ -28,7 +23,7 @@ inline bool has_no_sets(const ChannelProblem& problem) {
 /// Without elements the gradients of the parameters are still to be set to zero, if these have any.
 inline bool has_nothing_to_write(const ChannelBackward& problem) {
   const bool sums = problem.dweight.data != nullptr || problem.dbias.data != nullptr;
-  return problem.geometry.channels == 0 || (has_no_elements(problem) && !sums);
+  return problem.geometry.channels == 0 || (has_no_elements(problem.geometry) && !sums);
 }
 
 /// The statistics of sets without elements: of running ones theirs, else mean 0 and rstd 1 / sqrt(eps).
@@ -42,7 +37,7 @@ inline Status finish_empty(const ChannelForward& problem, Device device) {
 
 inline Status channel_forward(const ChannelForward& problem, Device device, const normact_exec& exec) {
   NORMACT_TRY(check_channel_variant(exec));
-  if (has_no_elements(problem)) return finish_empty(problem, device);
+  if (has_no_elements(problem.geometry)) return finish_empty(problem, device);
   return device.cuda ? cuda::channel_forward(problem, launch_of(exec, device)) : cpu::channel_forward(problem);
 }
 
@@ -50,7 +45,7 @@ inline Status channel_forward(const ChannelForward& problem, Device device, cons
 inline Status channel_forward_workspace(const ChannelForward& problem, Device device, const normact_exec& exec,
                                         size_t* bytes) {
   NORMACT_TRY(check_channel_variant(exec));
-  if (has_no_elements(problem) || !device.cuda) return {};
+  if (has_no_elements(problem.geometry) || !device.cuda) return {};
   return cuda::channel_forward_workspace(problem, launch_of(exec, device), bytes);
 }
 

@@ -12,6 +12,7 @@
 #include "core/activation.h"
 #include "core/dtype.h"
 #include "core/problem.h"
+#include "math/hd.h"
 
 namespace normact {
 
@@ -26,6 +27,10 @@ struct ChannelGeometry {
   int place_ndim;                 // >= 1
   int64_t place_shape[kMaxDims];  // slowest first
 };
+
+NORMACT_HD bool has_no_elements(const ChannelGeometry& geometry) {
+  return geometry.samples == 0 || geometry.channels == 0 || geometry.places == 0;
+}
 
 /// One tensor of x's shape; absent when data is null. Strides are in elements.
 struct ChannelView {

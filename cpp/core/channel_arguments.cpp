@@ -161,22 +161,13 @@ Status merge_places(const Present& x, std::span<const Present> all, int axis, Ch
   return {};
 }
 
-Status read_all(std::span<const ChannelArgument> arguments, Purpose purpose, Present* storage, size_t* count) {
-  *count = 0;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].tensor != nullptr) NORMACT_TRY(read_argument(arguments[i], i, purpose, &storage[(*count)++]));
-  }
-  return {};
-}
-
 }  // namespace
 
 Status read_channel_arguments(std::span<const ChannelArgument> arguments, const ChannelAxes& axes, Purpose purpose,
                               ChannelProblem* problem, Device* device) {
   Present storage[kMaxArguments];
-  size_t count;
-  NORMACT_TRY(read_all(arguments, purpose, storage, &count));
-  const std::span<Present> all(storage, count);
+  std::span<Present> all;
+  NORMACT_TRY(read_all(arguments, purpose, storage, &all));
   const Present& x = storage[0];
   int axis;
   NORMACT_TRY(check_axes(x, axes, &axis));
@@ -199,9 +190,8 @@ Status read_channel_arguments(std::span<const ChannelArgument> arguments, const 
 Status read_merge_arguments(std::span<const ChannelArgument> arguments, Purpose purpose, ChannelMerge* problem,
                             Device* device) {
   Present storage[kMaxArguments];
-  size_t count;
-  NORMACT_TRY(read_all(arguments, purpose, storage, &count));
-  const std::span<Present> all(storage, count);
+  std::span<Present> all;
+  NORMACT_TRY(read_all(arguments, purpose, storage, &all));
   Present& moments = storage[0];
   const Array& array = moments.array;
   const char* name = moments.argument->name;

@@ -2,23 +2,10 @@
 #include "core/channel_desc.h"
 
 #include <cmath>
-#include <cstddef>
 
 #include "core/message.h"
-#include "core/read_activation.h"
-#include "core/versioned.h"
 
 namespace normact {
-namespace {
-
-constexpr size_t kDescSize = offsetof(normact_batch_norm_desc, threshold) + sizeof(double);  // of the first version
-
-}  // namespace
-
-Status check_eps(double eps) {
-  if (std::isfinite(eps) && eps >= 0) return {};
-  return invalid("desc->eps is ", eps, "; expected a finite number that is at least 0");
-}
 
 Status check_flag(const char* field, int32_t value) {
   if (value == 0 || value == 1) return {};
@@ -34,15 +21,6 @@ Status check_both_or_none(const normact_tensor* a, const char* a_name, const nor
   if ((a == nullptr) == (b == nullptr)) return {};
   return invalid(a != nullptr ? a_name : b_name, " is given but ", a != nullptr ? b_name : a_name,
                  " is NULL; expected both or none");
-}
-
-Status read_batch_norm_desc(const normact_batch_norm_desc* given, normact_batch_norm_desc* desc,
-                            ChannelProblem* problem) {
-  NORMACT_TRY(read_struct(given, kDescSize, "desc", desc));
-  NORMACT_TRY(check_eps(desc->eps));
-  problem->eps = desc->eps;
-  return read_kind(desc->activation, desc->alpha, desc->beta, desc->threshold, &problem->activation,
-                   "desc->activation");
 }
 
 Status read_running(const normact_batch_norm_desc& desc, const normact_tensor* mean, const normact_tensor* variance,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/plan_channel.h"
 
-#include <initializer_list>
+#include <algorithm>
 #include <numeric>
 
 #include "core/plan_common.h"
@@ -127,7 +127,7 @@ int tiles_an_item(const ChannelRequest& r, const ChannelTuning& tuning, int64_t 
 
 ChannelPlan plan_channel(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning) {
   ChannelPlan plan{};
-  if (r.geometry.samples == 0 || r.geometry.channels == 0 || r.geometry.places == 0) return plan;
+  if (has_no_elements(r.geometry)) return plan;
   plan.access = r.access;
   plan.whole = r.access == ChannelAccess::planes && r.aligned;
   const bool innermost = r.access == ChannelAccess::planes
@@ -171,10 +171,10 @@ ChannelPlan plan_channel(const ChannelRequest& r, const DeviceInfo& device, cons
   plan.settles_a_slab = ceil_div(ceil_div(slab_channels, group_channels(r)) * plan.merge_lanes, kChannelThreads);
   const int64_t items = plan.slabs * plan.items_a_slab();
   plan.blocks = std::min(plan.order == ChannelOrder::solo ? plan.slabs : items, resident);
-  const bool whole = r.passes == ChannelPasses::both;
+  const bool both = r.passes == ChannelPasses::both;
   const int64_t entries = r.passes == ChannelPasses::apply ? 0 : plan.batches * channels * plan.parts;
   plan.finals = static_cast<size_t>(round_up(entries * r.entry_bytes, 256));
-  const int64_t finals = whole ? plan.batches * plan.groups * 2 * accumulator_bytes(r.dtype) : 0;
+  const int64_t finals = both ? plan.batches * plan.groups * 2 * accumulator_bytes(r.dtype) : 0;
   plan.counters = plan.finals + static_cast<size_t>(round_up(finals, 256));
   const bool waits = plan.order == ChannelOrder::waves;
   plan.counter_bytes = waits ? static_cast<size_t>(2 * plan.slabs + 1) * sizeof(uint32_t) : 0;

@@ -6,9 +6,9 @@
 //   unit    of a batch: a row of channels, or a segment of a plane
 //   tile    channels that a block works on together
 //   part    a range of units
-//   item    a part of a tile of a batch, or of some neighbouring tiles; each leaves its sums in the workspace, an entry
-//   a channel slab    tiles of a batch that make up whole groups wave    slabs whose bytes stay in the L2 cache between
-//   the two passes over them
+//   item    a part of a tile of a batch, or of neighbouring tiles; leaves an entry a channel, its sums, behind
+//   slab    tiles of a batch that make up whole groups
+//   wave    slabs whose bytes stay in the L2 cache between the two passes over them
 #pragma once
 
 #include <cstddef>

@@ -93,8 +93,7 @@ ChannelRequest request_of(const ChannelForward& p, int sm_margin) {
 ChannelRequest request_of(const ChannelBackward& p, ChannelPasses passes, int sm_margin) {
   ChannelRequest r = request_with(p, p.x, {&p.dy, &p.addend, &p.y, &p.dx, &p.daddend}, passes, sm_margin);
   r.tensors = 2;
-  const bool computes_h = !is_identity(p.activation) && p.mask == nullptr && p.y.data == nullptr;
-  if (p.y.data != nullptr || (computes_h && p.addend.data != nullptr)) r.tensors = 3;
+  if (p.y.data != nullptr || p.addend.data != nullptr) r.tensors = 3;  // an addend is there if h is computed again
   r.entry_bytes = 2 * accumulator_bytes(p.dtype);
   return r;
 }

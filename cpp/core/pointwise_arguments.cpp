@@ -159,11 +159,8 @@ Status set_geometry(const Present& x, const Space& space, bool row_major, std::s
 Status read_pointwise_arguments(std::span<const PointwiseArgument> arguments, normact_gate_layout layout, int32_t axis,
                                 Purpose purpose, PointwiseProblem* problem, Device* device) {
   Present storage[kMaxArguments];
-  size_t count = 0;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].tensor != nullptr) NORMACT_TRY(read_argument(arguments[i], i, purpose, &storage[count++]));
-  }
-  const std::span<Present> all(storage, count);
+  std::span<Present> all;
+  NORMACT_TRY(read_all(arguments, purpose, storage, &all));
   const Present& x = storage[0];
   int64_t half_shape[kMaxTensorDims];
   Space space;

@@ -39,7 +39,7 @@ Status read_batch_norm_forward(const normact_batch_norm_desc* desc, const normac
                                Purpose purpose, ChannelForward* problem, Device* device) {
   *problem = {};
   normact_batch_norm_desc what;
-  NORMACT_TRY(read_batch_norm_desc(desc, &what, problem));
+  NORMACT_TRY(read_channel_desc(desc, &what, problem));
   NORMACT_TRY(check_flag("desc->training", what.training));
   normact_batch_norm_forward_args args;
   NORMACT_TRY(read_struct(given, kForwardSize, "args", &args));
@@ -76,7 +76,7 @@ Status read_batch_norm_backward(const normact_batch_norm_desc* desc, const norma
                                 Purpose purpose, ChannelBackward* problem, Device* device) {
   *problem = {};
   normact_batch_norm_desc what;
-  NORMACT_TRY(read_batch_norm_desc(desc, &what, problem));
+  NORMACT_TRY(read_channel_desc(desc, &what, problem));
   NORMACT_TRY(check_flag("desc->training", what.training));
   normact_batch_norm_backward_args args;
   NORMACT_TRY(read_struct(given, kBackwardSize, "args", &args));
@@ -90,7 +90,7 @@ Status read_batch_norm_backward(const normact_batch_norm_desc* desc, const norma
   enum : uint64_t { kX, kDy, kAddend };  // places in the table
   ChannelBackward& p = *problem;
   p.frozen = what.training == 0;
-  const bool again = !is_identity(p.activation) && args.y == nullptr && args.mask == nullptr;  // h is computed
+  const bool again = computes_again(p.activation, args.y, args.mask);
   void* mask = nullptr;
   const ChannelArgument table[] = {
       {{"x", args.x, Role::element, false, 0}, &p.x},

@@ -32,19 +32,13 @@ Status check_gradient_inputs(const Args& args, const Activation& activation) {
   return check_slope_source(activation, args.y, args.mask);
 }
 
-// Whether h is computed again: only then addend and bias play a part.
-template <class Args>
-bool computes_again(const Args& args, const Activation& activation) {
-  return !is_identity(activation) && args.y == nullptr && args.mask == nullptr;
-}
-
 }  // namespace
 
 Status read_batch_norm_statistics(const normact_batch_norm_desc* desc, const normact_batch_norm_statistics_args* given,
                                   Purpose purpose, ChannelMoments* problem, Device* device) {
   *problem = {};
   normact_batch_norm_desc what;
-  NORMACT_TRY(read_batch_norm_desc(desc, &what, problem));
+  NORMACT_TRY(read_channel_desc(desc, &what, problem));
   normact_batch_norm_statistics_args args;
   NORMACT_TRY(read_struct(given, kStatisticsSize, "args", &args));
   NORMACT_TRY(require(args.x, "x"));
@@ -60,7 +54,7 @@ Status read_batch_norm_merge(const normact_batch_norm_desc* desc, const normact_
                              Purpose purpose, ChannelMerge* problem, Device* device) {
   *problem = {};
   normact_batch_norm_desc what;
-  NORMACT_TRY(read_batch_norm_desc(desc, &what, problem));
+  NORMACT_TRY(read_channel_desc(desc, &what, problem));
   normact_batch_norm_merge_args args;
   NORMACT_TRY(read_struct(given, kMergeSize, "args", &args));
   NORMACT_TRY(require(args.moments, "moments"));
@@ -86,7 +80,7 @@ Status read_batch_norm_apply(const normact_batch_norm_desc* desc, const normact_
                              Purpose purpose, ChannelForward* problem, Device* device) {
   *problem = {};
   normact_batch_norm_desc what;
-  NORMACT_TRY(read_batch_norm_desc(desc, &what, problem));
+  NORMACT_TRY(read_channel_desc(desc, &what, problem));
   normact_batch_norm_apply_args args;
   NORMACT_TRY(read_struct(given, kApplySize, "args", &args));
   NORMACT_TRY(require(args.x, "x"));
@@ -118,12 +112,12 @@ Status read_batch_norm_reduce(const normact_batch_norm_desc* desc, const normact
                               Purpose purpose, ChannelReduce* problem, Device* device) {
   *problem = {};
   normact_batch_norm_desc what;
-  NORMACT_TRY(read_batch_norm_desc(desc, &what, problem));
+  NORMACT_TRY(read_channel_desc(desc, &what, problem));
   normact_batch_norm_reduce_args args;
   NORMACT_TRY(read_struct(given, kReduceSize, "args", &args));
   NORMACT_TRY(check_gradient_inputs(args, problem->activation));
   ChannelReduce& p = *problem;
-  const bool again = computes_again(args, p.activation);
+  const bool again = computes_again(p.activation, args.y, args.mask);
   void* mask = nullptr;
   const ChannelArgument table[] = {
       {{"x", args.x, Role::element, false, 0}, &p.x},
@@ -147,7 +141,7 @@ Status read_batch_norm_input_gradient(const normact_batch_norm_desc* desc,
                                       ChannelInputGradient* problem, Device* device) {
   *problem = {};
   normact_batch_norm_desc what;
-  NORMACT_TRY(read_batch_norm_desc(desc, &what, problem));
+  NORMACT_TRY(read_channel_desc(desc, &what, problem));
   normact_batch_norm_input_gradient_args args;
   NORMACT_TRY(read_struct(given, kInputGradientSize, "args", &args));
   NORMACT_TRY(check_gradient_inputs(args, problem->activation));
@@ -156,7 +150,7 @@ Status read_batch_norm_input_gradient(const normact_batch_norm_desc* desc,
 
   enum : uint64_t { kX, kDy, kAddend };  // places in the table
   ChannelInputGradient& p = *problem;
-  const bool again = computes_again(args, p.activation);
+  const bool again = computes_again(p.activation, args.y, args.mask);
   void* mask = nullptr;
   ChannelVector count{};
   const ChannelArgument table[] = {

@@ -5,24 +5,14 @@
 
 #include "core/channel_arguments.h"
 #include "core/channel_desc.h"
-#include "core/read_activation.h"
 #include "core/versioned.h"
 
 namespace normact {
 namespace {
 
 // The ends of the structs of their first version, which every caller has.
-constexpr size_t kDescSize = offsetof(normact_group_norm_desc, threshold) + sizeof(double);
 constexpr size_t kForwardSize = offsetof(normact_group_norm_forward_args, rstd) + sizeof(void*);
 constexpr size_t kBackwardSize = offsetof(normact_group_norm_backward_args, dbias) + sizeof(void*);
-
-Status read_desc(const normact_group_norm_desc* given, normact_group_norm_desc* desc, ChannelProblem* problem) {
-  NORMACT_TRY(read_struct(given, kDescSize, "desc", desc));
-  NORMACT_TRY(check_eps(desc->eps));
-  problem->eps = desc->eps;
-  return read_kind(desc->activation, desc->alpha, desc->beta, desc->threshold, &problem->activation,
-                   "desc->activation");
-}
 
 // Only instance norm keeps running statistics, and their variance is that of more than one value.
 Status check_running(const ChannelForward& problem, const normact_tensor& x) {
@@ -43,7 +33,7 @@ Status read_group_norm_forward(const normact_group_norm_desc* desc, const normac
                                Purpose purpose, ChannelForward* problem, Device* device) {
   *problem = {};
   normact_group_norm_desc what;
-  NORMACT_TRY(read_desc(desc, &what, problem));
+  NORMACT_TRY(read_channel_desc(desc, &what, problem));
   normact_group_norm_forward_args args;
   NORMACT_TRY(read_struct(given, kForwardSize, "args", &args));
   NORMACT_TRY(require(args.x, "x"));
@@ -74,7 +64,7 @@ Status read_group_norm_backward(const normact_group_norm_desc* desc, const norma
                                 Purpose purpose, ChannelBackward* problem, Device* device) {
   *problem = {};
   normact_group_norm_desc what;
-  NORMACT_TRY(read_desc(desc, &what, problem));
+  NORMACT_TRY(read_channel_desc(desc, &what, problem));
   normact_group_norm_backward_args args;
   NORMACT_TRY(read_struct(given, kBackwardSize, "args", &args));
   NORMACT_TRY(require(args.dy, "dy"));

@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "core/message.h"
+#include "core/norm_desc.h"
 #include "core/read_activation.h"
 #include "core/row_arguments.h"
 #include "core/versioned.h"
@@ -24,9 +25,7 @@ Status read_desc(const normact_norm_desc* given, normact_norm_desc* desc, RowPro
     case NORMACT_NORM_RMS: problem->kind = NormKind::rms; break;
     default: return invalid("desc->kind is ", desc->kind, "; expected a normact_norm_kind");
   }
-  if (!std::isfinite(desc->eps) || desc->eps < 0) [[unlikely]] {
-    return invalid("desc->eps is ", desc->eps, "; expected a finite number that is at least 0");
-  }
+  NORMACT_TRY(check_eps(desc->eps));
   if (!std::isfinite(desc->weight_offset)) [[unlikely]] {
     return invalid("desc->weight_offset is ", desc->weight_offset, "; expected a finite number");
   }

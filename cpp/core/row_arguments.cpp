@@ -104,11 +104,8 @@ Status read_axes(const Present& x, int32_t num_axes, const int64_t* axes, uint64
 Status read_row_arguments(std::span<const RowArgument> arguments, int32_t num_axes, const int64_t* axes,
                           Purpose purpose, RowProblem* problem, Device* device) {
   Present storage[kMaxArguments];
-  size_t count = 0;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].tensor != nullptr) NORMACT_TRY(read_argument(arguments[i], i, purpose, &storage[count++]));
-  }
-  const std::span<Present> all(storage, count);
+  std::span<Present> all;
+  NORMACT_TRY(read_all(arguments, purpose, storage, &all));
   const Present& x = storage[0];
   uint64_t normalised;
   NORMACT_TRY(read_axes(x, num_axes, axes, &normalised));

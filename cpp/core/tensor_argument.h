@@ -3,6 +3,7 @@
 // apart. A reader declares its arguments in a table of these, extended by where their views go.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -56,6 +57,18 @@ inline Status require(const normact_tensor* tensor, const char* name) {
 
 /// Everything that can be checked on the argument alone.
 Status read_argument(const TensorArgument& argument, uint64_t place, Purpose purpose, Present* present);
+
+/// The arguments of a reader's table that are present, in its order, kept in `storage`.
+template <class Argument>
+Status read_all(std::span<const Argument> arguments, Purpose purpose, Present (&storage)[kMaxArguments],
+                std::span<Present>* all) {
+  size_t count = 0;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].tensor != nullptr) NORMACT_TRY(read_argument(arguments[i], i, purpose, &storage[count++]));
+  }
+  *all = {storage, count};
+  return {};
+}
 
 /// Device and dtype, by role, beside those of x: the argument, whatever its name, that the others are measured by.
 Status check_device_and_dtype(const Present& present, const Present& x);

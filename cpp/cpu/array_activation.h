@@ -6,10 +6,16 @@
 
 #include "core/activation.h"
 #include "math/activation_types.h"
+#include "math/hd.h"
 
 namespace normact::cpu {
 
 constexpr int64_t kActivationStep = 64;  // counts are multiples of this
+
+/// The count for so many elements: what is past them in the last step must be numbers too.
+NORMACT_HD int64_t activation_count(int64_t elements) {
+  return (elements + kActivationStep - 1) / kActivationStep * kActivationStep;
+}
 
 /// Arrays are of accumulators. How precise the results are follows the element type that they will be rounded to.
 struct ArrayActivation {

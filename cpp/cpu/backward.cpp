@@ -170,7 +170,7 @@ Status row_norm_backward(const RowBackward& problem, void* workspace) {
   call.lane_bytes = call.flush_at + sums_bytes;
   const int64_t lanes_at = layout.reserve(call.threads * call.lane_bytes);
   char* const memory = thread_buffer(layout.size());
-  if (!memory) return out_of_memory("norm_backward", layout.size());
+  if (!memory) return out_of_memory(layout.size());
   call.chunk_sums = reinterpret_cast<RowSums*>(memory + chunks_at);
   call.lanes = memory + lanes_at;
 

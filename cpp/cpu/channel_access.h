@@ -4,6 +4,7 @@
 
 #include "cpu/channel_kernels.h"
 #include "cpu/mask_bits.h"
+#include "cpu/row_access.h"
 #include "cpu/simd_element.h"
 
 namespace normact::cpu::NORMACT_ISA {
@@ -31,7 +32,7 @@ class Planes {
     if (!data_) return nullptr;
     T* const plane = start(sample, channel);
     if (direct_) return plane + places.begin;
-    gather(plane, places, buffer);
+    gather<T>(plane, geometry_->place_ndim, geometry_->place_shape, view_->place_stride, places, buffer);
     return buffer;
   }
   /// The same for writing; write() then puts them in place.
@@ -39,34 +40,14 @@ class Planes {
     return !data_ ? nullptr : direct_ ? start(sample, channel) + places.begin : buffer;
   }
   NORMACT_SIMD void write(int64_t sample, int64_t channel, Range places, const T* buffer) const {
-    if (!direct()) scatter(buffer, places, start(sample, channel));
+    if (direct()) return;
+    T* const plane = start(sample, channel);
+    scatter<T>(buffer, geometry_->place_ndim, geometry_->place_shape, view_->place_stride, places, plane);
   }
 
  private:
   NORMACT_SIMD T* start(int64_t sample, int64_t channel) const {
     return data_ + sample * sample_stride_ + channel * channel_stride_;
-  }
-  template <class Visit>
-  NORMACT_SIMD void for_runs(Range places, Visit visit) const {
-    const int last = geometry_->place_ndim - 1;
-    const int64_t inner = geometry_->place_shape[last];
-    for (int64_t place = places.begin; place < places.end;) {
-      const int64_t to_end = places.end - place, to_turn = inner - place % inner;
-      const int64_t count = to_turn < to_end ? to_turn : to_end;
-      visit(strided_offset(place, geometry_->place_ndim, geometry_->place_shape, view_->place_stride),
-            view_->place_stride[last], count);
-      place += count;
-    }
-  }
-  __attribute__((noinline)) void gather(const T* plane, Range places, T* target) const {
-    for_runs(places, [&](int64_t offset, int64_t step, int64_t count) {
-      for (int64_t i = 0; i < count; ++i) *target++ = plane[offset + i * step];
-    });
-  }
-  __attribute__((noinline)) void scatter(const T* source, Range places, T* plane) const {
-    for_runs(places, [&](int64_t offset, int64_t step, int64_t count) {
-      for (int64_t i = 0; i < count; ++i) plane[offset + i * step] = *source++;
-    });
   }
 
   const ChannelGeometry* geometry_;

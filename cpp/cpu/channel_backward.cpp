@@ -13,9 +13,9 @@ Status backward(const ChannelBackward& problem) {
     call.groups();
     return {};
   }
-  const bool empty = elements_of(problem.geometry) == 0;
+  const bool empty = has_no_elements(problem.geometry);
   const ChannelSums* sums = nullptr;
-  if (empty || !problem.frozen || call.wants_sums()) {
+  if (!problem.frozen || call.wants_sums()) {
     sums = call.batch_sums();
     call.store_batch_sums(sums);
   }

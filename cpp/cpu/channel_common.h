@@ -186,8 +186,16 @@ inline bool shares_sets(int threads, int64_t sets, int64_t elements) {
   return threads > 1 && sets < 4 * threads && elements >= 4 * kPlaneChunk;
 }
 
-inline Status channel_out_of_memory(int64_t bytes) {
-  return Status(NORMACT_OUT_OF_MEMORY, std::to_string(bytes) + " bytes of host memory could not be allocated");
+/// body(set, lane, threads that share it) for every set. bytes_each: moved for one.
+template <class Body>
+void for_sets(int threads, bool shared, int64_t sets, int64_t bytes_each, const Body& body) {
+  if (shared) {
+    for (int64_t set = 0; set < sets; ++set) body(set, 0, threads);
+    return;
+  }
+  parallel_ranges(threads, sets, bytes_each, [&](Range range, int lane) {
+    for (int64_t set = range.begin; set < range.end; ++set) body(set, lane, 1);
+  });
 }
 
 }  // namespace normact::cpu

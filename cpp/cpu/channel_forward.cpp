@@ -25,7 +25,7 @@ class Forward {
     load_vector(*row_kernels_, p_.bias, g_.channels, N(-0.0), bias_);
     if (p_.set == ChannelSet::channel) {
       batch();
-    } else if (elements_of(g_) == 0) {
+    } else if (has_no_elements(g_)) {
       for (int64_t set = 0; set < g_.samples * g_.groups; ++set)
         finish(set / g_.groups, set % g_.groups, Moments<double>{}, Arrays{});
     } else if (by_rows_) {
@@ -48,8 +48,10 @@ class Forward {
     const bool batch = p_.set == ChannelSet::channel;
     const bool keeps = !batch && p_.running.mean.data;
     const int64_t vector = g_.channels * int64_t{sizeof(N)}, size = sizeof(Moments<double>);
-    parts_ = row_parts(batch ? rows_of(g_) : g_.places, g_.channels);
-    blocks_ = plane_blocks(g_, batch, batch ? g_.samples : g_.channels / g_.groups);
+    if (!batch) {
+      parts_ = row_parts(g_.places, g_.channels);
+      blocks_ = plane_blocks(g_, false, g_.channels / g_.groups);
+    }
     Layout layout, lane;
     lane.reserve(vector);
     lane.reserve(vector);
@@ -61,7 +63,7 @@ class Forward {
     const int64_t moments_at = layout.reserve((batch ? g_.channels : keeps ? g_.samples * g_.channels : 0) * size);
     const int64_t lanes_at = layout.reserve((batch ? 1 : threads_) * lane_bytes_);
     char* const memory = thread_buffer(layout.size());
-    if (!memory) return channel_out_of_memory(layout.size());
+    if (!memory) return out_of_memory(layout.size());
     weight_ = reinterpret_cast<N*>(memory + weight_at);
     bias_ = reinterpret_cast<N*>(memory + bias_at);
     moments_ = reinterpret_cast<Moments<double>*>(memory + moments_at);
@@ -103,11 +105,11 @@ class Forward {
     if (p_.source == StatisticsSource::batch) {
       all_channel_moments(*kernels_, g_, p_.x, by_rows_, threads_, scratch(0), moments_);
       for (int64_t c = 0; c < g_.channels; ++c) finish(0, c, moments_[c], a);
-      if (elements_of(g_) > 0) keep_batch();
+      if (!has_no_elements(g_)) keep_batch();
     } else {
       for (int64_t c = 0; c < g_.channels; ++c) finish(0, c, given(c), a);
     }
-    if (elements_of(g_) > 0) apply(factors(a));
+    if (!has_no_elements(g_)) apply(factors(a));
   }
 
   SetStatistics given(int64_t c) const {
@@ -156,7 +158,8 @@ class Forward {
         kernels_->plane_forward(p_, activated_, f, {from + range.begin, from + range.end});
       });
     };
-    for_sets(shares_sets(threads_, g_.samples * runs, at_once * size), g_.samples * runs, at_once * size * bytes, run);
+    const int64_t sets = g_.samples * runs;
+    for_sets(threads_, shares_sets(threads_, sets, at_once * size), sets, at_once * size * bytes, run);
     if (p_.running.mean.data) keep_instances();
   }
 
@@ -198,20 +201,8 @@ class Forward {
       parallel_rows(threads, {first, first + g_.places}, g_.channels, bytes, false,
                     [&](Range rows, Range channels) { kernels_->row_forward(p_, activated_, f, rows, channels); });
     };
-    for_sets(shared, g_.samples, g_.places * g_.channels * bytes, run_sample);
+    for_sets(threads_, shared, g_.samples, g_.places * g_.channels * bytes, run_sample);
     if (p_.running.mean.data) keep_instances();
-  }
-
-  /// body(set, lane, threads that share it).
-  template <class Body>
-  void for_sets(bool shared, int64_t sets, int64_t bytes_each, const Body& body) const {
-    if (shared) {
-      for (int64_t set = 0; set < sets; ++set) body(set, 0, threads_);
-      return;
-    }
-    parallel_ranges(threads_, sets, bytes_each, [&](Range range, int lane) {
-      for (int64_t set = range.begin; set < range.end; ++set) body(set, lane, 1);
-    });
   }
 
   void finish_group(int64_t sample, int64_t group, const Moments<double>& moments, const Arrays& a) const {
@@ -241,7 +232,7 @@ class Forward {
   const ChannelKernels* kernels_ = nullptr;
   ArrayActivation activation_;
   const ArrayActivation* activated_ = nullptr;
-  RowParts parts_{};
+  RowParts parts_{};  // these two of a sample, with ChannelSet::group
   PlaneBlocks blocks_{};
   N* weight_ = nullptr;
   N* bias_ = nullptr;

@@ -25,27 +25,26 @@ class Gradients {
     NORMACT_TRY(allocate());
     load_vector(*row_kernels_, p_.weight, g_.channels, N(1), weight_);
     load_vector(*row_kernels_, p_.bias, g_.channels, N(-0.0), bias_);
+    if (batch()) load_statistics(0, g_.channels, arrays(0, 0));
     return {};
   }
 
   /// Sums over all samples of every channel, one set a channel.
   const ChannelSums* batch_sums() {
-    load_statistics(0, 0, g_.channels, arrays(0, 0));
-    if (elements_of(g_) == 0) {
-      std::fill(sums_, sums_ + g_.channels, ChannelSums{});
+    if (has_no_elements(g_)) {
+      std::fill(sums(0), sums(0) + g_.channels, ChannelSums{});
     } else if (by_rows_) {
       sums_by_rows(0, 0, threads_);
     } else {
       sums_by_planes(0, 0, g_.channels, 0, threads_);
     }
-    return sums_;
+    return sums(0);
   }
 
   /// dx and daddend. sums: (channel) -> ChannelSums, count: (channel) -> how many elements these are over.
   template <class Sums, class Count>
   void batch_gradients(Sums sums, Count count) {
     const Arrays a = arrays(0, 0);
-    load_statistics(0, 0, g_.channels, a);
     for (int64_t c = 0; c < g_.channels && !p_.frozen; ++c) {
       a.c1[c] = N(double(a.scale[c]) * sums(c).dh / count(c));
       a.c2[c] = N(double(a.scale[c]) * sums(c).dh_xhat / count(c));
@@ -58,7 +57,7 @@ class Gradients {
     const auto store = [&](const ChannelVector& vector, double ChannelSums::* sum) {
       if (!vector.data) return;
       for (int64_t c = 0; c < g_.channels; ++c) array[c] = N(sums[c].*sum);
-      store_sums(*row_kernels_, vector, g_.channels, array, elements_of(g_) > 0 ? 1 : 0);
+      store_sums(*row_kernels_, vector, g_.channels, array, 1);
     };
     store(p_.dweight, &ChannelSums::dh_xhat);
     store(p_.dbias, &ChannelSums::dh);
@@ -67,13 +66,12 @@ class Gradients {
   bool wants_sums() const { return p_.dweight.data || p_.dbias.data; }
 
   void groups() {
-    if (elements_of(g_) > 0) by_rows_ ? groups_by_rows() : groups_by_planes();
-    const int64_t count = elements_of(g_) > 0 ? g_.samples : 0;
+    const bool empty = has_no_elements(g_);
+    if (!empty) by_rows_ ? groups_by_rows() : groups_by_planes();
+    const int64_t count = empty ? 0 : g_.samples;
     store_sums(*row_kernels_, p_.dweight, g_.channels, dweight_, count);
     store_sums(*row_kernels_, p_.dbias, g_.channels, dbias_, count);
   }
-
-  const ChannelBackward& problem() const { return p_; }
 
  private:
   /// Arrays over the channels of a set or a sample.
@@ -93,23 +91,21 @@ class Gradients {
     Layout layout, lane;
     for (int i = 0; i < 5; ++i) lane.reserve(vector);
     sums_at_ = lane.reserve(g_.channels * int64_t{sizeof(ChannelSums)});
-    const bool empty = elements_of(g_) == 0;
-    scratch_at_ = lane.reserve(empty      ? 0
-                               : by_rows_ ? parts_.bytes()
-                                          : units * blocks_.count() * int64_t{sizeof(ChannelSums)});
+    scratch_at_ = lane.reserve(has_no_elements(g_) ? 0
+                               : by_rows_          ? parts_.bytes()
+                                                   : units * blocks_.count() * int64_t{sizeof(ChannelSums)});
     lane_bytes_ = lane.size();
     const int64_t weight_at = layout.reserve(vector), bias_at = layout.reserve(vector);
     const int64_t partial = batch() || !wants_sums() ? 0 : g_.samples * g_.channels * int64_t{sizeof(N)};
     const int64_t dweight_at = layout.reserve(partial), dbias_at = layout.reserve(partial);
     const int64_t lanes_at = layout.reserve((batch() ? 1 : threads_) * lane_bytes_);
     char* const memory = thread_buffer(layout.size());
-    if (!memory) return channel_out_of_memory(layout.size());
+    if (!memory) return out_of_memory(layout.size());
     weight_ = reinterpret_cast<N*>(memory + weight_at);
     bias_ = reinterpret_cast<N*>(memory + bias_at);
     dweight_ = reinterpret_cast<N*>(memory + dweight_at);
     dbias_ = reinterpret_cast<N*>(memory + dbias_at);
     lanes_ = memory + lanes_at;
-    sums_ = sums(0);
     return {};
   }
 
@@ -125,13 +121,13 @@ class Gradients {
   }
 
   /// Of `count` channels from a.first on.
-  void load_statistics(int64_t sample, int64_t first, int64_t count, const Arrays& a) const {
+  void load_statistics(int64_t sample, int64_t count, const Arrays& a) const {
     const int64_t each = g_.channels / g_.groups;
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t group = (first + i) / each;
+      const int64_t group = (a.first + i) / each;
       a.mean[i] = *entry<N>(p_.mean, sample, group);
       a.rstd[i] = *entry<N>(p_.rstd, sample, group);
-      a.scale[i] = channel_scale(a.rstd[i], weight_[first + i]);
+      a.scale[i] = channel_scale(a.rstd[i], weight_[a.first + i]);
     }
   }
 
@@ -209,35 +205,25 @@ class Gradients {
       const int64_t sample = index / runs, group = index % runs * at_once;
       const int64_t groups = std::min(at_once, g_.groups - group), first = group * each;
       const Arrays a = arrays(lane, first);
-      load_statistics(sample, first, groups * each, a);
+      load_statistics(sample, groups * each, a);
       sums_by_planes(sample, first, groups * each, lane, threads);
       finish_channels(sample, first, groups * each, lane, a);
       apply((sample * g_.groups + group) * size, {0, groups * size}, a, threads);
     };
-    for_sets(shares_sets(threads_, g_.samples * runs, at_once * size), g_.samples * runs, at_once * size, run);
+    const int64_t sets = g_.samples * runs, bytes = 3 * size_of(p_.dtype);
+    for_sets(threads_, shares_sets(threads_, sets, at_once * size), sets, at_once * size * bytes, run);
   }
 
   void groups_by_rows() const {
-    const int64_t size = g_.places * g_.channels;
-    for_sets(shares_sets(threads_, g_.samples, size), g_.samples, size, [&](int64_t sample, int lane, int threads) {
+    const int64_t size = g_.places * g_.channels, bytes = 3 * size_of(p_.dtype);
+    const auto run_sample = [&](int64_t sample, int lane, int threads) {
       const Arrays a = arrays(lane, 0);
-      load_statistics(sample, 0, g_.channels, a);
+      load_statistics(sample, g_.channels, a);
       sums_by_rows(sample, lane, threads);
       finish_channels(sample, 0, g_.channels, lane, a);
       apply(sample * size, {0, size}, a, threads);
-    });
-  }
-
-  /// body(set, lane, threads that share it).
-  template <class Body>
-  void for_sets(bool shared, int64_t sets, int64_t elements, const Body& body) const {
-    if (shared) {
-      for (int64_t set = 0; set < sets; ++set) body(set, 0, threads_);
-      return;
-    }
-    parallel_ranges(threads_, sets, 3 * elements * size_of(p_.dtype), [&](Range range, int lane) {
-      for (int64_t set = range.begin; set < range.end; ++set) body(set, lane, 1);
-    });
+    };
+    for_sets(threads_, shares_sets(threads_, g_.samples, size), g_.samples, size * bytes, run_sample);
   }
 
   /// dx and daddend of a range of elements, counted from `from` on.
@@ -269,7 +255,6 @@ class Gradients {
   N* bias_ = nullptr;
   N* dweight_ = nullptr;  // of each sample, with ChannelSet::group
   N* dbias_ = nullptr;
-  ChannelSums* sums_ = nullptr;
   char* lanes_ = nullptr;
   int64_t lane_bytes_ = 0;
   int64_t sums_at_ = 0;

@@ -12,6 +12,7 @@
 #include "core/channel.h"
 #include "cpu/array_activation.h"
 #include "cpu/range.h"
+#include "math/hd.h"
 #include "math/moments.h"
 
 namespace normact::cpu {
@@ -78,16 +79,16 @@ constexpr int64_t kMaxBlockOfRows = 256;
 constexpr int64_t kStrip = 1024;  // channels that the sums of rows take at a time
 
 /// Rows whose moments are taken in two passes.
-constexpr int64_t block_of_rows(int64_t channels) {
+NORMACT_HD int64_t block_of_rows(int64_t channels) {
   const int64_t rows = kRowBlock / (channels < kStrip ? channels : kStrip);
   return rows < kMinBlockOfRows ? kMinBlockOfRows : rows > kMaxBlockOfRows ? kMaxBlockOfRows : rows;
 }
 
 /// Whether the mask's bits are in the order of planes, or of rows.
-inline bool mask_by_planes(const ChannelGeometry& geometry) {
+NORMACT_HD bool mask_by_planes(const ChannelGeometry& geometry) {
   return geometry.places_after == geometry.places || geometry.channels == 1;
 }
-inline bool mask_by_rows(const ChannelGeometry& geometry) {
+NORMACT_HD bool mask_by_rows(const ChannelGeometry& geometry) {
   return geometry.places_after == 1 || geometry.channels == 1;
 }
 

@@ -53,7 +53,7 @@ inline Moments<double> merge_all(const Moments<double>* blocks, int64_t count) {
 
 /// Scratch that all_channel_moments wants.
 inline int64_t moments_scratch(const ChannelGeometry& geometry, bool by_rows) {
-  if (elements_of(geometry) == 0) return 0;
+  if (has_no_elements(geometry)) return 0;
   if (by_rows) return row_parts(rows_of(geometry), geometry.channels).bytes();
   return plane_blocks(geometry, true, geometry.samples).count() * geometry.channels * int64_t{sizeof(Moments<double>)};
 }
@@ -61,7 +61,7 @@ inline int64_t moments_scratch(const ChannelGeometry& geometry, bool by_rows) {
 /// The moments of every channel over all samples.
 inline void all_channel_moments(const ChannelKernels& kernels, const ChannelGeometry& geometry, const ChannelView& x,
                                 bool by_rows, int threads, char* scratch, Moments<double>* moments) {
-  if (elements_of(geometry) == 0) return std::fill(moments, moments + geometry.channels, Moments<double>{});
+  if (has_no_elements(geometry)) return std::fill(moments, moments + geometry.channels, Moments<double>{});
   if (by_rows) {
     const RowParts parts = row_parts(rows_of(geometry), geometry.channels);
     double* const mean = reinterpret_cast<double*>(scratch);

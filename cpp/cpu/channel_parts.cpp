@@ -18,7 +18,7 @@ Status moments(const ChannelMoments& problem) {
   const int64_t moments_at = layout.reserve(g.channels * int64_t{sizeof(Moments<double>)});
   const int64_t scratch_at = layout.reserve(moments_scratch(g, by_rows));
   char* const memory = thread_buffer(layout.size());
-  if (!memory) return channel_out_of_memory(layout.size());
+  if (!memory) return out_of_memory(layout.size());
   auto* const all = reinterpret_cast<Moments<double>*>(memory + moments_at);
   const int threads = threads_for(elements_of(g) * size_of(p.dtype), num_threads());
   all_channel_moments(*kernels, g, p.x, by_rows, threads, memory + scratch_at, all);

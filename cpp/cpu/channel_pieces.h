@@ -112,8 +112,6 @@ struct RowFactors {
   const N *mean_, *rstd_, *scale_, *bias_, *c1_, *c2_;
 };
 
-NORMACT_SIMD int64_t padded(int64_t count) { return (count + kActivationStep - 1) / kActivationStep * kActivationStep; }
-
 /// A buffer of kPiece with room for what is past it.
 constexpr int64_t kPadded = kPiece + kActivationStep;
 

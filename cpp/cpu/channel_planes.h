@@ -154,7 +154,7 @@ void plane_forward(const ChannelForward& p, const ArrayActivation* activation, c
                    affine_piece<T, Fused::none>(f, from, with, h, count);
                    if (writes_mask) bits.append(h, count);
                    clear_past(h, count);
-                   activation->value(*activation, h, padded(count));
+                   activation->value(*activation, h, activation_count(count));
                    for_vectors<T>(count, [&](int64_t j, auto lanes) { store(to + j, load(h + j, lanes), lanes); });
                  }
                  y.write(sample, channel, places, to);
@@ -225,12 +225,12 @@ class PlaneGradients {
       const T* const y = y_.read(sample, channel, places, y_buffer_);
       for_vectors<T>(count, [&](int64_t j, auto lanes) { store(g_ + j, load(y + j, lanes), lanes); });
       clear_past(g_, count);
-      return activation_->slope_from_output(*activation_, g_, padded(count));
+      return activation_->slope_from_output(*activation_, g_, activation_count(count));
     }
     const T* const addend = addend_.read(sample, channel, places, y_buffer_);
     affine_piece<T, Fused::none>(f, x, addend, g_, count);
     clear_past(g_, count);
-    activation_->slope(*activation_, g_, padded(count));
+    activation_->slope(*activation_, g_, activation_count(count));
   }
   NORMACT_SIMD void fill_from_bits(int64_t sample, int64_t channel, Range places) {
     const int64_t after = p_.geometry.places_after;

@@ -130,7 +130,7 @@ void row_forward(const ChannelForward& p, const ArrayActivation* activation, con
       }
       if (writes_mask) bits.append(h, (end - begin) * count);
       clear_past(h, (end - begin) * count);
-      activation->value(*activation, h, padded((end - begin) * count));
+      activation->value(*activation, h, activation_count((end - begin) * count));
       for (int64_t row = begin; row < end; ++row) {
         const N* const source = h + (row - begin) * count;
         T* const to = y[row] + from;
@@ -189,7 +189,7 @@ class RowGradients {
       }
     }
     clear_past(g_, (rows.end - rows.begin) * count);
-    const int64_t all = padded((rows.end - rows.begin) * count);
+    const int64_t all = activation_count((rows.end - rows.begin) * count);
     if (source_ == SlopeSource::output) activation_->slope_from_output(*activation_, g_, all);
     if (source_ == SlopeSource::again) activation_->slope(*activation_, g_, all);
   }
@@ -200,8 +200,6 @@ class RowGradients {
   ChannelRows<T> dy_, x_, addend_, y_;
   alignas(64) N g_[kPadded];
 };
-
-constexpr int64_t kFlushRows = 64;  // rows that are summed in fp32 before they join a longer sum
 
 template <class T>
 void row_sums(const ChannelBackward& p, const ArrayActivation* activation, const ChannelFactors& factors, Range rows,

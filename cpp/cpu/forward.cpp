@@ -97,7 +97,7 @@ Status row_norm_forward(const RowForward& problem) {
   const int64_t moments_at = layout.reserve(by_chunks ? ceil_div(cols, kChunk) * int64_t{sizeof(Moments<double>)} : 0);
   const int64_t lanes_at = layout.reserve(threads * lane.size());
   char* const memory = thread_buffer(layout.size());
-  if (!memory) return out_of_memory("norm_forward", layout.size());
+  if (!memory) return out_of_memory(layout.size());
 
   const Call call{problem,
                   *kernels,

@@ -17,9 +17,10 @@ NORMACT_SIMD const T* read_piece(const Operand& operand, const RowGeometry& geom
   const T* const base = static_cast<const T*>(operand.data);
   if (geometry.col_ndim == 1 && operand.col_stride[0] == 1) return base + piece.begin;
   T* target = buffer;
-  for_runs(geometry, operand.col_stride, piece, [&](int64_t offset, int64_t step, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) *target++ = base[offset + i * step];
-  });
+  for_runs(geometry.col_ndim, geometry.col_shape, operand.col_stride, piece,
+           [&](int64_t offset, int64_t step, int64_t count) {
+             for (int64_t i = 0; i < count; ++i) *target++ = base[offset + i * step];
+           });
   return buffer;
 }
 
@@ -83,9 +84,10 @@ void reduce_parameter_as(const Operand& gradient, const RowGeometry& geometry, c
     });
     if (direct) continue;
     const T* source = buffer;
-    for_runs(geometry, gradient.col_stride, piece, [&](int64_t offset, int64_t step, int64_t run) {
-      for (int64_t i = 0; i < run; ++i) base[offset + i * step] = *source++;
-    });
+    for_runs(geometry.col_ndim, geometry.col_shape, gradient.col_stride, piece,
+             [&](int64_t offset, int64_t step, int64_t run) {
+               for (int64_t i = 0; i < run; ++i) base[offset + i * step] = *source++;
+             });
   }
 }
 

@@ -36,9 +36,4 @@ inline const void* chunk_of_parameter(const RowProblem& problem, const RowKernel
   return memory;
 }
 
-inline Status out_of_memory(const char* function, int64_t bytes) {
-  return Status(NORMACT_OUT_OF_MEMORY,
-                std::string(function) + ": " + std::to_string(bytes) + " bytes of host memory could not be allocated");
-}
-
 }  // namespace normact::cpu

@@ -8,13 +8,14 @@
 
 #include "cpu/row_kernels.h"
 #include "cpu/thread_pool.h"
+#include "math/hd.h"
 
 namespace normact::cpu {
 
 constexpr int64_t kSerialBytes = 256 * 1024;  // less traffic than this takes less time than waking a thread
 constexpr int64_t kTaskBytes = 64 * 1024;
 
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+NORMACT_HD int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 inline int threads_for(int64_t bytes, int available) { return bytes < kSerialBytes ? 1 : available; }
 
@@ -49,7 +50,6 @@ struct RowBlocks {
 constexpr int64_t kMaxBlocks = 64;
 constexpr int64_t kMinBlockRows = 16;  // so that the partial sums are small beside the tensors
 constexpr int64_t kMinBlockElements = 16 * 1024;
-constexpr int64_t kFlushRows = 64;  // rows that are summed up in fp32 before they join a longer sum
 
 inline RowBlocks row_blocks(const RowGeometry& geometry) {
   const int64_t rows = geometry.rows, cols = geometry.cols;

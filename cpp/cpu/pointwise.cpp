@@ -157,7 +157,7 @@ Status backward_with_sums(const PointwiseBackward& p, const PointwiseKernels& ke
   const int64_t bytes = sums_bytes(p, boxes), array = sum_count(p) * bytes;
   const bool has_short_sums = rule.period == 0 && boxes.outer > flush_rows(rule, boxes.dims);
   char* const lanes = has_short_sums ? thread_buffer(threads * array) : nullptr;
-  if (has_short_sums && !lanes) return out_of_memory("activation_backward", threads * array);
+  if (has_short_sums && !lanes) return out_of_memory(threads * array);
   parallel_for(threads, boxes.count(), [&](int64_t index, int lane) {
     int64_t at;
     const Box box = boxes.box(index, &at);

@@ -9,15 +9,15 @@ namespace normact::cpu::NORMACT_ISA {
 
 /// visit(channel, how many, whether they are of one channel or of consecutive ones) for a piece's elements in order.
 template <class Visit>
-NORMACT_SIMD void for_channels(const BiasDims& space, int64_t element, int64_t count, Visit visit) {
-  int64_t inner = space.inner == 1 ? 0 : element % space.inner;
-  int64_t channel = element / space.inner % space.channels;
+NORMACT_SIMD void for_channels(const BiasDims& dims, int64_t element, int64_t count, Visit visit) {
+  int64_t inner = dims.inner == 1 ? 0 : element % dims.inner;
+  int64_t channel = element / dims.inner % dims.channels;
   while (count > 0) {
-    const int64_t to_turn = space.inner == 1 ? space.channels - channel : space.inner - inner;
+    const int64_t to_turn = dims.inner == 1 ? dims.channels - channel : dims.inner - inner;
     const int64_t run = to_turn < count ? to_turn : count;
-    visit(channel, run, space.inner == 1 ? 1 : 0);
-    channel += space.inner == 1 ? run : 1;
-    if (channel == space.channels) channel = 0;
+    visit(channel, run, dims.inner == 1 ? 1 : 0);
+    channel += dims.inner == 1 ? run : 1;
+    if (channel == dims.channels) channel = 0;
     inner = 0;
     count -= run;
   }
@@ -42,13 +42,13 @@ class Biases {
  public:
   using N = Accumulator<T>;
 
-  NORMACT_SIMD Biases(const PointwiseProblem& problem, const PieceRule& rule, const BiasDims& space, const View& bias,
+  NORMACT_SIMD Biases(const PointwiseProblem& problem, const PieceRule& rule, const BiasDims& dims, const View& bias,
                       N* buffer)
       : data_(bias.data),
-        space_(space),
+        dims_(dims),
         stride_(bias.data ? bias.stride[problem.geometry.bias_dim] : 0),
         is_element_(bias.dtype == problem.dtype),
-        direct_(rule.runs && space.inner == 1 && stride_ == 1 && bias.dtype == accumulator_of(problem.dtype)),
+        direct_(rule.runs && dims.inner == 1 && stride_ == 1 && bias.dtype == accumulator_of(problem.dtype)),
         buffer_(buffer) {
     if (data_ && rule.period > 0) {
       fill(0, rule.period);
@@ -59,11 +59,11 @@ class Biases {
   /// The biases of a piece; null if there are none.
   NORMACT_SIMD const N* read(int64_t element, int64_t count) {
     if (!data_) return nullptr;
-    if (direct_) return static_cast<const N*>(data_) + element % space_.channels;
+    if (direct_) return static_cast<const N*>(data_) + element % dims_.channels;
     if (valid_ == kUnlimited) return buffer_;
     // A piece inside one channel is as good as the one before it.
-    const int64_t run = space_.inner == 1 ? 0 : element / space_.inner;
-    const bool inside = space_.inner > 1 && element % space_.inner + count <= space_.inner;
+    const int64_t run = dims_.inner == 1 ? 0 : element / dims_.inner;
+    const bool inside = dims_.inner > 1 && element % dims_.inner + count <= dims_.inner;
     if (inside && run == run_ && count <= valid_) return buffer_;
     fill(element, count);
     run_ = run;
@@ -74,7 +74,7 @@ class Biases {
  private:
   __attribute__((noinline)) void fill(int64_t element, int64_t count) {
     N* target = buffer_;
-    for_channels(space_, element, count, [&](int64_t channel, int64_t run, int64_t step) {
+    for_channels(dims_, element, count, [&](int64_t channel, int64_t run, int64_t step) {
       if (is_element_) {
         load_bias(static_cast<const T*>(data_) + channel * stride_, stride_, run, step, target);
       } else {
@@ -85,7 +85,7 @@ class Biases {
   }
 
   const void* data_;
-  BiasDims space_;
+  BiasDims dims_;
   int64_t stride_;
   bool is_element_;
   bool direct_;
@@ -127,13 +127,13 @@ class Sums {
   using N = Accumulator<T>;
 
   /// total, part: `channels` accumulators; part: room for the short sums, or total if there are no long ones.
-  NORMACT_SIMD Sums(const PieceRule& rule, const BiasDims& space, const Box& box, void* total, void* part, N* buffer)
+  NORMACT_SIMD Sums(const PieceRule& rule, const BiasDims& dims, const Box& box, void* total, void* part, N* buffer)
       : total_(static_cast<N*>(total)),
         part_(static_cast<N*>(part)),
-        space_(space),
+        dims_(dims),
         channels_({box.channel_begin, box.channel_end}),
         period_(rule.period),
-        direct_(rule.runs && space.inner == 1),
+        direct_(rule.runs && dims.inner == 1),
         buffer_(buffer) {
     if (!total_) return;
     clear(total_ + channels_.begin, channels_.end - channels_.begin);
@@ -143,7 +143,7 @@ class Sums {
   /// What the kernel adds a piece's gradients to; null: not wanted.
   NORMACT_SIMD N* target(int64_t element, int64_t count) {
     if (!total_) return nullptr;
-    if (direct_) return part_ + element % space_.channels;
+    if (direct_) return part_ + element % dims_.channels;
     if (period_ == 0) clear(buffer_, count);
     return buffer_;
   }
@@ -166,7 +166,7 @@ class Sums {
 
   __attribute__((noinline)) void add_piece(int64_t element, int64_t count) {
     const N* values = buffer_;
-    for_channels(space_, element, count, [&](int64_t channel, int64_t run, int64_t step) {
+    for_channels(dims_, element, count, [&](int64_t channel, int64_t run, int64_t step) {
       if (step == 1) {
         add_to(part_ + channel, values, run);
       } else {
@@ -188,9 +188,9 @@ class Sums {
   __attribute__((noinline)) void join() {
     end_channel();
     if (period_ > 0) {
-      for (int64_t c = 0; c < space_.channels; ++c) {
+      for (int64_t c = 0; c < dims_.channels; ++c) {
         double sum = 0;
-        for (int64_t i = c; i < period_; i += space_.channels) sum += buffer_[i];
+        for (int64_t i = c; i < period_; i += dims_.channels) sum += buffer_[i];
         total_[c] += N(sum);
       }
     } else if (part_ != total_) {
@@ -201,7 +201,7 @@ class Sums {
 
   N* total_;
   N* part_;
-  BiasDims space_;
+  BiasDims dims_;
   Range channels_;
   int64_t period_;
   bool direct_;

@@ -48,15 +48,15 @@ struct PointwiseKernels {
   void (*backward)(const PointwiseBackward& problem, const PieceRule& rule, Range elements);
   /// The same for a box, whose sums are written to `sums`; `scratch` has as
   /// much room, or is `sums` where the box has at most flush_rows(), or the rule a period.
-  void (*backward_box)(const PointwiseBackward& problem, const PieceRule& rule, const BiasDims& space, const Box& box,
+  void (*backward_box)(const PointwiseBackward& problem, const PieceRule& rule, const BiasDims& dims, const Box& box,
                        BoxSums sums, BoxSums scratch);
   /// Activations inside other kernels, by kind.
   const ArrayActivationRow* array_activations;
 };
 
 /// Rows (of the outer dimension) whose gradients are summed in fp32 before they join a longer sum.
-inline __attribute__((always_inline)) int64_t flush_rows(const PieceRule& rule, const BiasDims& space) {
-  return rule.period > 0 ? kFlush * rule.period / space.channels : kFlush;
+inline __attribute__((always_inline)) int64_t flush_rows(const PieceRule& rule, const BiasDims& dims) {
+  return rule.period > 0 ? kFlush * rule.period / dims.channels : kFlush;
 }
 
 /// An instruction set's table, by DType.

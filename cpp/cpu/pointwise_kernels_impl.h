@@ -24,10 +24,10 @@ void forward(const PointwiseForward& p, const PieceRule& rule, Range elements) {
   using N = Accumulator<T>;
   Buffer<T, T> x_buffer, up_buffer, y_buffer;
   Buffer<N, T> bias_buffer, up_bias_buffer;
-  const BiasDims space = bias_dims(p.geometry);
+  const BiasDims dims = bias_dims(p.geometry);
   const PiecesOfTwo<T> inputs(p.geometry, rule, p.x, p.up, x_buffer.data, up_buffer.data);
   const Pieces<T> y(p.geometry, rule, p.y, y_buffer.data);
-  Biases<T> bias(p, rule, space, p.bias, bias_buffer.data), up_bias(p, rule, space, p.up_bias, up_bias_buffer.data);
+  Biases<T> bias(p, rule, dims, p.bias, bias_buffer.data), up_bias(p, rule, dims, p.up_bias, up_bias_buffer.data);
   const BlockKernel<T> kernel = block_of<T>(p);
   const BlockScalars<T> scalars = scalars_of<T>(p);
   for_pieces(p.geometry, rule, elements, [&](const Position& at, int64_t begin, int64_t count) {
@@ -50,14 +50,14 @@ class Backward {
  public:
   using N = Accumulator<T>;
 
-  NORMACT_SIMD Backward(const PointwiseBackward& p, const PieceRule& rule, const BiasDims& space)
+  NORMACT_SIMD Backward(const PointwiseBackward& p, const PieceRule& rule, const BiasDims& dims)
       : p_(p),
         rule_(rule),
         dy_(p.geometry, rule, p.dy, dy_buffer_.data),
         inputs_(p.geometry, rule, p.y.data ? p.y : p.x, p.up, x_buffer_.data, up_buffer_.data),
         outputs_(p.geometry, rule, p.dx, p.dup, dx_buffer_.data, dup_buffer_.data),
-        bias_(p, rule, space, p.bias, bias_buffer_.data),
-        up_bias_(p, rule, space, p.up_bias, up_bias_buffer_.data),
+        bias_(p, rule, dims, p.bias, bias_buffer_.data),
+        up_bias_(p, rule, dims, p.up_bias, up_bias_buffer_.data),
         kernel_(block_of<T>(p)),
         scalars_(scalars_of<T>(p)) {}
 
@@ -106,35 +106,35 @@ void backward(const PointwiseBackward& p, const PieceRule& rule, Range elements)
 
 /// visit(range) for the ranges of a box's rows [begin, end).
 template <class Visit>
-NORMACT_SIMD void for_box_rows(const BiasDims& space, const Box& box, int64_t begin, int64_t end, Visit visit) {
-  const int64_t row = space.channels * space.inner;
-  if (box.channel_end - box.channel_begin == space.channels && box.inner_end - box.inner_begin == space.inner) {
+NORMACT_SIMD void for_box_rows(const BiasDims& dims, const Box& box, int64_t begin, int64_t end, Visit visit) {
+  const int64_t row = dims.channels * dims.inner;
+  if (box.channel_end - box.channel_begin == dims.channels && box.inner_end - box.inner_begin == dims.inner) {
     return visit(Range{begin * row, end * row});
   }
   for (int64_t outer = begin; outer < end; ++outer) {
-    if (box.inner_end - box.inner_begin == space.inner) {
-      visit(Range{outer * row + box.channel_begin * space.inner, outer * row + box.channel_end * space.inner});
+    if (box.inner_end - box.inner_begin == dims.inner) {
+      visit(Range{outer * row + box.channel_begin * dims.inner, outer * row + box.channel_end * dims.inner});
       continue;
     }
     for (int64_t channel = box.channel_begin; channel < box.channel_end; ++channel) {
-      const int64_t start = outer * row + channel * space.inner;
+      const int64_t start = outer * row + channel * dims.inner;
       visit(Range{start + box.inner_begin, start + box.inner_end});
     }
   }
 }
 
 template <class T>
-void backward_box(const PointwiseBackward& p, const PieceRule& rule, const BiasDims& space, const Box& box,
-                  BoxSums sums, BoxSums scratch) {
+void backward_box(const PointwiseBackward& p, const PieceRule& rule, const BiasDims& dims, const Box& box, BoxSums sums,
+                  BoxSums scratch) {
   using N = Accumulator<T>;
   Buffer<N, T> buffer, up_buffer;
-  const int64_t rows = flush_rows(rule, space);
-  Sums<T> bias(rule, space, box, sums.bias, scratch.bias, buffer.data);
-  Sums<T> up_bias(rule, space, box, sums.up_bias, scratch.up_bias, up_buffer.data);
-  Backward<T> call(p, rule, space);
+  const int64_t rows = flush_rows(rule, dims);
+  Sums<T> bias(rule, dims, box, sums.bias, scratch.bias, buffer.data);
+  Sums<T> up_bias(rule, dims, box, sums.up_bias, scratch.up_bias, up_buffer.data);
+  Backward<T> call(p, rule, dims);
   for (int64_t begin = box.outer_begin; begin < box.outer_end; begin += rows) {
     const int64_t end = begin + rows < box.outer_end ? begin + rows : box.outer_end;
-    for_box_rows(space, box, begin, end, [&](Range elements) { call.run(elements, &bias, &up_bias); });
+    for_box_rows(dims, box, begin, end, [&](Range elements) { call.run(elements, &bias, &up_bias); });
     bias.flush();
     up_bias.flush();
   }

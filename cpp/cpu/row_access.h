@@ -11,33 +11,32 @@
 
 namespace normact::cpu::NORMACT_ISA {
 
-/// visit(offset of the run's first element, step, how many) for each run of columns with one stride.
+/// visit(offset of the run's first element, step, how many) for each run with one stride in a range of an index space.
 template <class Visit>
-NORMACT_SIMD void for_runs(const RowGeometry& geometry, const int64_t* stride, Range columns, Visit visit) {
-  const int last = geometry.col_ndim - 1;
-  const int64_t inner = geometry.col_shape[last];
-  for (int64_t column = columns.begin; column < columns.end;) {
-    const int64_t to_end = columns.end - column;
-    const int64_t to_turn = inner - column % inner;
+NORMACT_SIMD void for_runs(int ndim, const int64_t* shape, const int64_t* stride, Range range, Visit visit) {
+  const int64_t inner = shape[ndim - 1];
+  for (int64_t index = range.begin; index < range.end;) {
+    const int64_t to_end = range.end - index, to_turn = inner - index % inner;
     const int64_t count = to_turn < to_end ? to_turn : to_end;
-    visit(strided_offset(column, geometry.col_ndim, geometry.col_shape, stride), stride[last], count);
-    column += count;
+    visit(strided_offset(index, ndim, shape, stride), stride[ndim - 1], count);
+    index += count;
   }
 }
 
+/// base: where the index space begins.
 template <class T>
-__attribute__((noinline)) void gather(const T* row, const RowGeometry& geometry, const Operand& operand, Range columns,
+__attribute__((noinline)) void gather(const T* base, int ndim, const int64_t* shape, const int64_t* stride, Range range,
                                       T* target) {
-  for_runs(geometry, operand.col_stride, columns, [&](int64_t offset, int64_t step, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) *target++ = row[offset + i * step];
+  for_runs(ndim, shape, stride, range, [&](int64_t offset, int64_t step, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) *target++ = base[offset + i * step];
   });
 }
 
 template <class T>
-__attribute__((noinline)) void scatter(const T* source, const RowGeometry& geometry, const Operand& operand,
-                                       Range columns, T* row) {
-  for_runs(geometry, operand.col_stride, columns, [&](int64_t offset, int64_t step, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) row[offset + i * step] = *source++;
+__attribute__((noinline)) void scatter(const T* source, int ndim, const int64_t* shape, const int64_t* stride,
+                                       Range range, T* base) {
+  for_runs(ndim, shape, stride, range, [&](int64_t offset, int64_t step, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) base[offset + i * step] = *source++;
   });
 }
 
@@ -86,13 +85,14 @@ class Rows {
   /// The columns as an array, for reading.
   NORMACT_SIMD T* read(int64_t row) const {
     if (contiguous_) return starts_[row] + columns_.begin;
-    gather<T>(starts_[row], *geometry_, *operand_, columns_, scratch_);
+    gather<T>(starts_[row], geometry_->col_ndim, geometry_->col_shape, operand_->col_stride, columns_, scratch_);
     return scratch_;
   }
   /// The same for writing; write() then puts them in place.
   NORMACT_SIMD T* target(int64_t row) const { return contiguous_ ? starts_[row] + columns_.begin : scratch_; }
   NORMACT_SIMD void write(int64_t row) const {
-    if (!contiguous_) scatter<T>(scratch_, *geometry_, *operand_, columns_, starts_[row]);
+    if (contiguous_) return;
+    scatter<T>(scratch_, geometry_->col_ndim, geometry_->col_shape, operand_->col_stride, columns_, starts_[row]);
   }
 
  private:

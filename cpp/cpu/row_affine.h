@@ -42,10 +42,6 @@ NORMACT_SIMD void normalize(const T* s, Out* y, const Accumulator<T>* weight, co
   normalize<T, false, false>(s, y, weight, bias, cols, statistics);
 }
 
-NORMACT_SIMD int64_t activation_count(int64_t cols) {
-  return (cols + kActivationStep - 1) / kActivationStep * kActivationStep;
-}
-
 /// y = act(affine(normalized(s))), rounded once.
 template <class T>
 __attribute__((noinline)) void normalize_activated(const Forward<T>& f, const T* s, T* y, Statistics statistics) {

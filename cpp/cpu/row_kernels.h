@@ -18,6 +18,7 @@ namespace normact::cpu {
 struct ChannelKernels;
 
 constexpr int64_t kChunk = 8192;
+constexpr int64_t kFlushRows = 64;  // rows that are summed in fp32 before they join a longer sum
 
 /// Parameters are arrays of the accumulator type without gaps, weight_offset added.
 struct ForwardWork {

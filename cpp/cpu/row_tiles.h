@@ -10,6 +10,7 @@
 
 #include "cpu/partition.h"
 #include "cpu/scratch.h"
+#include "math/hd.h"
 
 namespace normact::cpu {
 
@@ -27,10 +28,10 @@ struct RowTiles {
   int64_t count;
 };
 
-inline RowTiles row_tiles(const RowGeometry& geometry) {
+NORMACT_HD RowTiles row_tiles(const RowGeometry& geometry) {
   const int64_t line = geometry.row_shape[geometry.row_ndim - 1];
   const int64_t fit = kTileElements / geometry.cols / kMinTileRows * kMinTileRows;
-  const int64_t rows = std::clamp(fit, kMinTileRows, kMaxTileRows);
+  const int64_t rows = fit < kMinTileRows ? kMinTileRows : fit > kMaxTileRows ? kMaxTileRows : fit;
   const int64_t per_line = ceil_div(line, rows);
   return {rows, line, per_line, line > 0 ? geometry.rows / line * per_line : 0};
 }

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+
+#include "core/status.h"
 
 namespace normact::cpu {
 
@@ -13,6 +16,11 @@ constexpr int64_t align_up(int64_t bytes) { return (bytes + kAlignment - 1) / kA
 /// The calling thread's buffer of at least this many bytes, 64-byte aligned; null if there is no memory. Valid until
 /// the thread asks again.
 char* thread_buffer(int64_t bytes);
+
+/// What a call that asked for so much of it returns then.
+inline Status out_of_memory(int64_t bytes) {
+  return Status(NORMACT_OUT_OF_MEMORY, std::to_string(bytes) + " bytes of host memory could not be allocated");
+}
 
 /// Adds up the parts of a buffer: reserve() says where each will lie.
 class Layout {

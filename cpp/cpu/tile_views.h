@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tile of neighbouring rows as its kernels see it: where it lies in each operand, and sums over the columns of every
-// row.
+// A tile of neighbouring rows as its kernels see it: where it lies in each operand, and each row's sums over the
+// columns.
 #pragma once
 
 #include "cpu/row_access.h"
@@ -20,7 +20,7 @@ struct Tile {
 NORMACT_SIMD Tile tile_at(const RowTiles& tiles, int64_t index) {
   const int64_t line = index / tiles.per_line;
   const int64_t begin = (index - line * tiles.per_line) * tiles.rows;
-  return {line * tiles.line + begin, std::min(tiles.rows, tiles.line - begin)};
+  return {line * tiles.line + begin, tiles.line - begin < tiles.rows ? tiles.line - begin : tiles.rows};
 }
 
 /// Where the columns of an operand lie, from any row.

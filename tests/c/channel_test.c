@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Batch, group and instance norm through every public function: numbers, the parts against the whole, tensors without
- * elements.
+ * Batch, group and instance norm through every public function: numbers, the parts against the whole, empty tensors.
  */
 #include "check.h"
 

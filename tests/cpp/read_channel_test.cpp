@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Golden problems of batch, group and instance norm: what becomes of axes and strides. Errors are tested through the C
-// API.
+// Golden problems of batch, group and instance norm: what becomes of axes and strides. Errors: through the C API.
 #include <cstdint>
 #include <string>
 #include <vector>
