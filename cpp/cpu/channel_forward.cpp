@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
 #include "cpu/backend.h"
 #include "cpu/channel_moments.h"
 
@@ -129,14 +131,14 @@ class Forward {
 
   void apply(const ChannelFactors& f) const {
     const int64_t bytes = tensors_ * size_of(p_.dtype), elements = elements_of(g_);
-    const bool in_order = by_rows_ ? mask_by_rows(g_) : mask_by_planes(g_);
-    if (p_.mask && !in_order) {
-      parallel_elements(threads_, elements, bytes, [&](Range bits) { kernels_->mask(p_, f, bits); });
-    }
     if (by_rows_) {
+      if (p_.mask && !mask_by_rows(g_)) std::memset(p_.mask, 0, static_cast<size_t>(ceil_div(elements, 8)));
       parallel_rows(threads_, {0, rows_of(g_)}, g_.channels, bytes, p_.mask,
                     [&](Range rows, Range channels) { kernels_->row_forward(p_, activated_, f, rows, channels); });
     } else {
+      if (p_.mask && !mask_by_planes(g_)) {
+        parallel_elements(threads_, elements, bytes, [&](Range bits) { kernels_->mask(p_, f, bits); });
+      }
       parallel_elements(threads_, elements, bytes,
                         [&](Range range) { kernels_->plane_forward(p_, activated_, f, range); });
     }

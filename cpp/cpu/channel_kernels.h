@@ -63,7 +63,7 @@ struct ChannelKernels {
   /// Arrays with an entry for each channel of the range.
   void (*row_moments)(const ChannelGeometry& geometry, const ChannelView& x, Range rows, Range channels, double* mean,
                       double* m2);
-  /// Writes the mask if its bits are in the order of rows; these then begin at a multiple of 8.
+  /// Writes the mask: rows begin at a multiple of 8 if its bits are in the order of rows, else it was zero.
   void (*row_forward)(const ChannelForward& problem, const ArrayActivation* activation, const ChannelFactors& factors,
                       Range rows, Range channels);
   void (*row_sums)(const ChannelBackward& problem, const ArrayActivation* activation, const ChannelFactors& factors,

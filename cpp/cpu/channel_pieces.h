@@ -165,16 +165,9 @@ NORMACT_SIMD SlopeSource slope_source(const ChannelBackward& p) {
   return p.mask ? SlopeSource::bits : p.y.data ? SlopeSource::output : SlopeSource::again;
 }
 
-/// g[i] = 1 where the bit is set, else 0; bits `step` apart, the first is this one of the mask.
+/// g[i] = 1 where the bit is set, else 0; the first is this one of the mask.
 template <class N>
-NORMACT_SIMD void expand_bits(const uint8_t* mask, int64_t first, int64_t step, N* g, int64_t count) {
-  if (step != 1) {
-    for (int64_t j = 0; j < count; ++j) {
-      const int64_t index = first + j * step;
-      g[j] = N(mask[index / 8] >> (index % 8) & 1);
-    }
-    return;
-  }
+NORMACT_SIMD void expand_bits(const uint8_t* mask, int64_t first, N* g, int64_t count) {
   const Vec<N> one = broadcast(N(1));
   for_vectors<N>(count, [&](int64_t j, auto lanes) {
     const int64_t rest = count - j;

@@ -237,7 +237,7 @@ class PlaneGradients {
     for (int64_t begin = places.begin; begin < places.end;) {
       const int64_t to_turn = after - begin % after;
       const int64_t count = to_turn < places.end - begin ? to_turn : places.end - begin;
-      expand_bits(p_.mask, mask_bit(p_.geometry, sample, channel, begin), 1, g_ + (begin - places.begin), count);
+      expand_bits(p_.mask, mask_bit(p_.geometry, sample, channel, begin), g_ + (begin - places.begin), count);
       begin += count;
     }
   }

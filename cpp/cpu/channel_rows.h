@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/channel_pieces.h"
+#include "cpu/mask_columns.h"
 #include "cpu/row_views.h"
 
 namespace normact::cpu::NORMACT_ISA {
@@ -101,14 +102,82 @@ void row_moments(const ChannelGeometry& geometry, const ChannelView& view, Range
 /// Rows that share a buffer.
 NORMACT_SIMD int64_t rows_of_tile(int64_t count) { return count < kPiece ? kPiece / count : 1; }
 
+NORMACT_SIMD Range rows_from(int64_t begin, int64_t count, Range rows) {
+  return {begin, rows.end - begin < count ? rows.end : begin + count};
+}
+
+/// A forward that goes through a buffer, tile by tile.
+template <class T>
+class RowForward {
+ public:
+  using N = Accumulator<T>;
+
+  NORMACT_SIMD RowForward(const ChannelForward& p, const ArrayActivation* activation, const ChannelFactors& factors)
+      : activation_(activation),
+        factors_(factors),
+        x_(p.geometry, p.x),
+        addend_(p.geometry, p.addend),
+        y_(p.geometry, p.y) {}
+
+  /// y of a tile of rows and `count` channels, at most kPiece elements. see(h): before the activation, row after row.
+  template <class See>
+  NORMACT_SIMD void tile(Range rows, int64_t from, int64_t count, See see) {
+    const RowFactors<T> f(factors_, from);
+    const int64_t elements = (rows.end - rows.begin) * count;
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      const T* const with = addend_ ? addend_[row] + from : nullptr;
+      affine_piece<T, Fused::none>(f, x_[row] + from, with, h_ + (row - rows.begin) * count, count);
+    }
+    see(static_cast<const N*>(h_));
+    clear_past(h_, elements);
+    activation_->value(*activation_, h_, activation_count(elements));
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      const N* const source = h_ + (row - rows.begin) * count;
+      T* const to = y_[row] + from;
+      for_vectors<T>(count, [&](int64_t j, auto lanes) { store(to + j, load(source + j, lanes), lanes); });
+    }
+  }
+
+ private:
+  const ArrayActivation* activation_;
+  const ChannelFactors& factors_;
+  ChannelRows<T> x_, addend_, y_;
+  alignas(64) N h_[kPadded];
+};
+
+/// A forward whose mask has the order of planes: some rows at a time, all channels of these.
+template <class T>
+void turned_forward(const ChannelForward& p, const ArrayActivation* activation, const ChannelFactors& factors,
+                    Range rows, Range channels) {
+  RowForward<T> forward(p, activation, factors);
+  MaskColumns<Accumulator<T>> columns;
+  MaskRun run;
+  for (int64_t first = rows.begin; first < rows.end; first = run.rows.end) {
+    for (int64_t from = channels.begin; from < channels.end; from += kPiece) {
+      const int64_t count = channels.end - from < kPiece ? channels.end - from : kPiece;
+      run = mask_run(p.geometry, first, rows.end, from);
+      columns.clear(count);
+      Range part;
+      for (int64_t begin = first; begin < run.rows.end; begin = part.end) {
+        part = rows_from(begin, rows_of_tile(count), run.rows);
+        forward.tile(part, from, count, [&](const auto* h) {
+          for (int64_t row = part.begin; row < part.end; ++row) {
+            columns.collect(row - first, h + (row - part.begin) * count, count);
+          }
+        });
+      }
+      columns.write(p.mask, run, count);
+    }
+  }
+}
+
 template <class T>
 void row_forward(const ChannelForward& p, const ArrayActivation* activation, const ChannelFactors& factors, Range rows,
                  Range channels) {
-  using N = Accumulator<T>;
-  const ChannelRows<T> x(p.geometry, p.x), addend(p.geometry, p.addend), y(p.geometry, p.y);
-  const bool writes_mask = p.mask && mask_by_rows(p.geometry), relu = p.activation.kind == NORMACT_ACTIVATION_RELU;
   const int64_t all = channels.end - channels.begin;
-  if (!is_buffered(p, writes_mask)) {
+  if (!is_buffered(p, p.mask)) {
+    const ChannelRows<T> x(p.geometry, p.x), addend(p.geometry, p.addend), y(p.geometry, p.y);
+    const bool relu = p.activation.kind == NORMACT_ACTIVATION_RELU;
     const RowFactors<T> f(factors, channels.begin);
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       const T* const with = addend ? addend[row] + channels.begin : nullptr;
@@ -116,29 +185,20 @@ void row_forward(const ChannelForward& p, const ArrayActivation* activation, con
     }
     return;
   }
-  alignas(64) N h[kPadded];
-  BitWriter bits(writes_mask ? p.mask + rows.begin * p.geometry.channels / 8 : nullptr);
-  const int64_t tile = rows_of_tile(all);
-  for (int64_t begin = rows.begin; begin < rows.end; begin += tile) {
-    const int64_t end = begin + tile < rows.end ? begin + tile : rows.end;
+  if (p.mask && !mask_by_rows(p.geometry)) return turned_forward<T>(p, activation, factors, rows, channels);
+  RowForward<T> forward(p, activation, factors);
+  BitWriter bits(p.mask ? p.mask + rows.begin * p.geometry.channels / 8 : nullptr);
+  Range part;
+  for (int64_t begin = rows.begin; begin < rows.end; begin = part.end) {
+    part = rows_from(begin, rows_of_tile(all), rows);
     for (int64_t from = channels.begin; from < channels.end; from += kPiece) {
       const int64_t count = channels.end - from < kPiece ? channels.end - from : kPiece;
-      const RowFactors<T> f(factors, from);
-      for (int64_t row = begin; row < end; ++row) {
-        const T* const with = addend ? addend[row] + from : nullptr;
-        affine_piece<T, Fused::none>(f, x[row] + from, with, h + (row - begin) * count, count);
-      }
-      if (writes_mask) bits.append(h, (end - begin) * count);
-      clear_past(h, (end - begin) * count);
-      activation->value(*activation, h, activation_count((end - begin) * count));
-      for (int64_t row = begin; row < end; ++row) {
-        const N* const source = h + (row - begin) * count;
-        T* const to = y[row] + from;
-        for_vectors<T>(count, [&](int64_t j, auto lanes) { store(to + j, load(source + j, lanes), lanes); });
-      }
+      forward.tile(part, from, count, [&](const auto* h) {
+        if (p.mask) bits.append(h, (part.end - part.begin) * count);
+      });
     }
   }
-  if (writes_mask) bits.finish();
+  if (p.mask) bits.finish();
 }
 
 /// What a backward reads, tile by tile.
@@ -179,8 +239,7 @@ class RowGradients {
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       N* const g = g_ + (row - rows.begin) * count;
       if (source_ == SlopeSource::bits) {
-        const int64_t sample = row / p_.geometry.places, place = row - sample * p_.geometry.places;
-        expand_bits(p_.mask, mask_bit(p_.geometry, sample, from, place), p_.geometry.places_after, g, count);
+        expand_row(row, from, count, g);
       } else if (source_ == SlopeSource::output) {
         const T* const y = y_[row] + from;
         for_vectors<T>(count, [&](int64_t j, auto lanes) { store(g + j, load(y + j, lanes), lanes); });
@@ -194,10 +253,24 @@ class RowGradients {
     if (source_ == SlopeSource::again) activation_->slope(*activation_, g_, all);
   }
 
+  /// Words are read for rows that come next with the same channels.
+  NORMACT_SIMD void expand_row(int64_t row, int64_t from, int64_t count, N* g) {
+    if (mask_by_rows(p_.geometry)) return expand_bits(p_.mask, row * p_.geometry.channels + from, g, count);
+    if (!run_.has(row) || from != run_from_) {
+      run_ = mask_run(p_.geometry, row, p_.geometry.samples * p_.geometry.places, from);
+      run_from_ = from;
+      columns_.read(p_.mask, run_, count);
+    }
+    columns_.expand(row - run_.rows.begin, g, count);
+  }
+
   const ChannelBackward& p_;
   const ArrayActivation* activation_;
   SlopeSource source_;
   ChannelRows<T> dy_, x_, addend_, y_;
+  MaskRun run_{};
+  int64_t run_from_ = -1;
+  MaskColumns<N> columns_;
   alignas(64) N g_[kPadded];
 };
 
@@ -234,16 +307,19 @@ void row_backward(const ChannelBackward& p, const ArrayActivation* activation, c
                   Range rows, Range channels) {
   RowGradients<T> gradients(p, activation);
   const ChannelRows<T> dx(p.geometry, p.dx), daddend(p.geometry, p.daddend);
-  const int64_t tile = rows_of_tile(channels.end - channels.begin);
-  for (int64_t begin = rows.begin; begin < rows.end; begin += tile) {
-    const Range part = {begin, begin + tile < rows.end ? begin + tile : rows.end};
+  for (int64_t first = rows.begin; first < rows.end; first += kMaskRows) {
+    const Range some = rows_from(first, kMaskRows, rows);
     for (int64_t from = channels.begin; from < channels.end; from += kPiece) {
       const int64_t count = channels.end - from < kPiece ? channels.end - from : kPiece;
       const RowFactors<T> f(factors, from);
-      gradients.visit(factors, part, from, count, [&](int64_t row, const auto* dh, const T* x) {
-        T* const beside = daddend ? daddend[row] + from : nullptr;
-        gradient_piece<T>(p.frozen, f, dh, x, dx[row] + from, beside, count);
-      });
+      Range part;
+      for (int64_t begin = first; begin < some.end; begin = part.end) {
+        part = rows_from(begin, rows_of_tile(count), some);
+        gradients.visit(factors, part, from, count, [&](int64_t row, const auto* dh, const T* x) {
+          T* const beside = daddend ? daddend[row] + from : nullptr;
+          gradient_piece<T>(p.frozen, f, dh, x, dx[row] + from, beside, count);
+        });
+      }
     }
   }
 }
