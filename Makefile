@@ -8,7 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 BUILD := build/make
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
-PYTEST_ARGS ?=
+# Each worker holds three frameworks, some 2 GB.
+PYTEST_ARGS ?= --numprocesses $(firstword $(filter 1 2 3,$(JOBS)) 4) --dist worksteal
 GPU := $(shell nvidia-smi -L 2>/dev/null)
 BENCH_ARGS ?= $(if $(GPU),gpu,cpu)
 
