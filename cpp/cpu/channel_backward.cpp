@@ -14,8 +14,13 @@ Status backward(const ChannelBackward& problem) {
     return {};
   }
   const bool empty = has_no_elements(problem.geometry);
+  const bool needs_sums = !problem.frozen || call.wants_sums();
+  if (const int64_t at_once = call.kept_channels(); needs_sums && at_once > 0) {
+    call.store_batch_sums(call.batch_by_channels(at_once));
+    return {};
+  }
   const ChannelSums* sums = nullptr;
-  if (!problem.frozen || call.wants_sums()) {
+  if (needs_sums) {
     sums = call.batch_sums();
     call.store_batch_sums(sums);
   }

@@ -198,4 +198,37 @@ void for_sets(int threads, bool shared, int64_t sets, int64_t bytes_each, const 
   });
 }
 
+// ---- Channels of a batch, some at a time ----------------------------------------------------------------------------
+
+constexpr int64_t kKeptBytes = 1024 * 1024;  // of a second-level cache, between two passes
+constexpr int64_t kMinRun = 512;             // elements that are worth a call
+
+/// How many channels of all samples a thread takes through both passes by planes while its cache keeps them; 0 if each
+/// pass had better go over all of them. bytes_each: read in both passes for an element.
+inline int64_t channels_at_once(const ChannelGeometry& geometry, int64_t bytes_each, int threads) {
+  const int64_t kept = kKeptBytes / (rows_of(geometry) * bytes_each);
+  const int64_t count = std::min(kept, ceil_div(geometry.channels, int64_t{4} * threads));
+  return geometry.channels < threads || count * geometry.places < kMinRun ? 0 : count;
+}
+
+/// body(channels) for parts of all channels.
+template <class Body>
+void for_channels(int threads, const ChannelGeometry& geometry, int64_t at_once, int64_t bytes_each, const Body& body) {
+  const int64_t runs = ceil_div(geometry.channels, at_once), bytes = at_once * rows_of(geometry) * bytes_each;
+  parallel_ranges(threads, runs, bytes, [&](Range range, int) {
+    for (int64_t run = range.begin; run < range.end; ++run) {
+      body(Range{run * at_once, std::min(geometry.channels, (run + 1) * at_once)});
+    }
+  });
+}
+
+/// body(elements) for the ranges of elements of some channels in all samples.
+template <class Body>
+void for_planes(const ChannelGeometry& geometry, Range channels, const Body& body) {
+  for (int64_t sample = 0; sample < geometry.samples; ++sample) {
+    const int64_t first = sample * geometry.channels;
+    body(Range{(first + channels.begin) * geometry.places, (first + channels.end) * geometry.places});
+  }
+}
+
 }  // namespace normact::cpu

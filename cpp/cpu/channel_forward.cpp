@@ -105,6 +105,7 @@ class Forward {
   void batch() {
     const Arrays a = arrays(0, 0);
     if (p_.source == StatisticsSource::batch) {
+      if (const int64_t at_once = kept_channels(); at_once > 0) return batch_by_channels(at_once, a);
       all_channel_moments(*kernels_, g_, p_.x, by_rows_, threads_, scratch(0), moments_);
       for (int64_t c = 0; c < g_.channels; ++c) finish(0, c, moments_[c], a);
       if (!has_no_elements(g_)) keep_batch();
@@ -112,6 +113,23 @@ class Forward {
       for (int64_t c = 0; c < g_.channels; ++c) finish(0, c, given(c), a);
     }
     if (!has_no_elements(g_)) apply(factors(a));
+  }
+
+  /// As channels_at_once; 0 also if threads would share bytes of the mask.
+  int64_t kept_channels() const {
+    const bool shares_bytes = p_.mask && (!mask_by_planes(g_) || g_.places % 8 != 0);
+    if (has_no_elements(g_) || by_rows_ || shares_bytes) return 0;
+    return channels_at_once(g_, size_of(p_.dtype), threads_);
+  }
+
+  void batch_by_channels(int64_t at_once, const Arrays& a) {
+    const ChannelFactors f = factors(a);
+    for_channels(threads_, g_, at_once, tensors_ * size_of(p_.dtype), [&](Range channels) {
+      plane_channel_moments(*kernels_, g_, p_.x, channels, 1, scratch(0), moments_);
+      for (int64_t c = channels.begin; c < channels.end; ++c) finish(0, c, moments_[c], a);
+      for_planes(g_, channels, [&](Range elements) { kernels_->plane_forward(p_, activated_, f, elements); });
+    });
+    keep_batch();
   }
 
   SetStatistics given(int64_t c) const {

@@ -36,8 +36,28 @@ class Gradients {
     } else if (by_rows_) {
       sums_by_rows(0, 0, threads_);
     } else {
-      sums_by_planes(0, 0, g_.channels, 0, threads_);
+      sums_by_planes(0, {0, g_.channels}, 0, arrays(0, 0), threads_);
     }
+    return sums(0);
+  }
+
+  /// As channels_at_once, for both passes of a batch norm's backward.
+  int64_t kept_channels() const {
+    if (has_no_elements(g_) || by_rows_) return 0;
+    const int64_t tensors = p_.addend.data || p_.y.data ? 3 : 2;
+    return channels_at_once(g_, tensors * size_of(p_.dtype), threads_);
+  }
+
+  /// Both passes; the sums.
+  const ChannelSums* batch_by_channels(int64_t at_once) {
+    const Arrays a = arrays(0, 0);
+    const ChannelFactors f = factors(a);
+    const double size = double(rows_of(g_));
+    for_channels(threads_, g_, at_once, 3 * size_of(p_.dtype), [&](Range channels) {
+      sums_by_planes(0, channels, 0, a, 1);
+      set_terms(channels, a, [this](int64_t c) { return sums(0)[c]; }, [size](int64_t) { return size; });
+      for_planes(g_, channels, [&](Range elements) { kernels_->plane_backward(p_, activated_, f, elements); });
+    });
     return sums(0);
   }
 
@@ -45,10 +65,7 @@ class Gradients {
   template <class Sums, class Count>
   void batch_gradients(Sums sums, Count count) {
     const Arrays a = arrays(0, 0);
-    for (int64_t c = 0; c < g_.channels && !p_.frozen; ++c) {
-      a.c1[c] = N(double(a.scale[c]) * sums(c).dh / count(c));
-      a.c2[c] = N(double(a.scale[c]) * sums(c).dh_xhat / count(c));
-    }
+    set_terms({0, g_.channels}, a, sums, count);
     apply(0, {0, elements_of(g_)}, a, threads_);
   }
 
@@ -131,25 +148,34 @@ class Gradients {
     }
   }
 
-  // ---- Sums of each channel, to those of the lane ----
+  /// Of a batch norm, what input gradients need of the sums.
+  template <class Sums, class Count>
+  void set_terms(Range channels, const Arrays& a, Sums sums, Count count) const {
+    for (int64_t c = channels.begin; c < channels.end && !p_.frozen; ++c) {
+      a.c1[c] = N(double(a.scale[c]) * sums(c).dh / count(c));
+      a.c2[c] = N(double(a.scale[c]) * sums(c).dh_xhat / count(c));
+    }
+  }
 
-  void sums_by_planes(int64_t sample, int64_t first, int64_t channels, int lane, int threads) const {
-    const int64_t count = blocks_.count();
-    auto* const parts = reinterpret_cast<ChannelSums*>(scratch(lane));
-    const ChannelFactors f = factors(arrays(lane, first));
+  // ---- Sums of each channel, to those of the lane: their first is of the arrays' first channel ----
+
+  void sums_by_planes(int64_t sample, Range channels, int lane, const Arrays& a, int threads) const {
+    const int64_t count = blocks_.count(), first = channels.begin - a.first, number = channels.end - channels.begin;
+    auto* const parts = reinterpret_cast<ChannelSums*>(scratch(lane)) + first * count;
+    const ChannelFactors f = factors(a);
     const int64_t bytes = 2 * blocks_.each * std::min(blocks_.places, kPlaneChunk) * size_of(p_.dtype);
-    parallel_ranges(threads, channels * count, bytes, [&](Range units, int) {
+    parallel_ranges(threads, number * count, bytes, [&](Range units, int) {
       if (count == 1) {
-        return kernels_->plane_sums(p_, activated_, f, blocks_.block(sample, first + units.begin, 0),
+        return kernels_->plane_sums(p_, activated_, f, blocks_.block(sample, channels.begin + units.begin, 0),
                                     units.end - units.begin, parts + units.begin);
       }
       for (int64_t unit = units.begin; unit < units.end; ++unit) {
-        const PlaneBlock block = blocks_.block(sample, first + unit / count, unit % count);
+        const PlaneBlock block = blocks_.block(sample, channels.begin + unit / count, unit % count);
         kernels_->plane_sums(p_, activated_, f, block, 1, parts + unit);
       }
     });
-    ChannelSums* const all = sums(lane);
-    for (int64_t c = 0; c < channels; ++c) {
+    ChannelSums* const all = sums(lane) + first;
+    for (int64_t c = 0; c < number; ++c) {
       all[c] = {};
       for (int64_t i = 0; i < count; ++i) {
         all[c].dh_xhat += parts[c * count + i].dh_xhat;
@@ -206,7 +232,7 @@ class Gradients {
       const int64_t groups = std::min(at_once, g_.groups - group), first = group * each;
       const Arrays a = arrays(lane, first);
       load_statistics(sample, groups * each, a);
-      sums_by_planes(sample, first, groups * each, lane, threads);
+      sums_by_planes(sample, {first, first + groups * each}, lane, a, threads);
       finish_channels(sample, first, groups * each, lane, a);
       apply((sample * g_.groups + group) * size, {0, groups * size}, a, threads);
     };

@@ -58,36 +58,43 @@ inline int64_t moments_scratch(const ChannelGeometry& geometry, bool by_rows) {
   return plane_blocks(geometry, true, geometry.samples).count() * geometry.channels * int64_t{sizeof(Moments<double>)};
 }
 
+/// By planes, the moments of some channels over all samples. They use their own part of the scratch.
+inline void plane_channel_moments(const ChannelKernels& kernels, const ChannelGeometry& geometry, const ChannelView& x,
+                                  Range channels, int threads, char* scratch, Moments<double>* moments) {
+  const PlaneBlocks blocks = plane_blocks(geometry, true, geometry.samples);
+  const int64_t count = blocks.count();
+  auto* const parts = reinterpret_cast<Moments<double>*>(scratch) + channels.begin * count;
+  const int64_t bytes = blocks.each * std::min(blocks.places, kPlaneChunk) * size_of(x.dtype);
+  parallel_ranges(threads, (channels.end - channels.begin) * count, bytes, [&](Range units, int) {
+    if (count == 1) {
+      return kernels.plane_moments(geometry, x, blocks.block(0, channels.begin + units.begin, 0),
+                                   units.end - units.begin, parts + units.begin);
+    }
+    for (int64_t unit = units.begin; unit < units.end; ++unit) {
+      const PlaneBlock block = blocks.block(0, channels.begin + unit / count, unit % count);
+      kernels.plane_moments(geometry, x, block, 1, parts + unit);
+    }
+  });
+  for (int64_t c = channels.begin; c < channels.end; ++c) {
+    moments[c] = merge_all(parts + (c - channels.begin) * count, count);
+  }
+}
+
 /// The moments of every channel over all samples.
 inline void all_channel_moments(const ChannelKernels& kernels, const ChannelGeometry& geometry, const ChannelView& x,
                                 bool by_rows, int threads, char* scratch, Moments<double>* moments) {
+  const Range all = {0, geometry.channels};
   if (has_no_elements(geometry)) return std::fill(moments, moments + geometry.channels, Moments<double>{});
-  if (by_rows) {
-    const RowParts parts = row_parts(rows_of(geometry), geometry.channels);
-    double* const mean = reinterpret_cast<double*>(scratch);
-    double* const m2 = parts.second(mean);
-    parallel_for(threads, parts.units(), [&](int64_t unit, int) {
-      kernels.row_moments(geometry, x, parts.part(unit, 0), parts.strip(unit), mean + parts.at(unit),
-                          m2 + parts.at(unit));
-    });
-    merge_parts(parts, mean, m2);
-    for (int64_t c = 0; c < geometry.channels; ++c) moments[c] = {mean[c], m2[c], double(parts.rows)};
-    return;
-  }
-  const PlaneBlocks blocks = plane_blocks(geometry, true, geometry.samples);
-  const int64_t count = blocks.count();
-  auto* const parts = reinterpret_cast<Moments<double>*>(scratch);
-  const int64_t bytes = blocks.each * std::min(blocks.places, kPlaneChunk) * size_of(x.dtype);
-  parallel_ranges(threads, geometry.channels * count, bytes, [&](Range units, int) {
-    if (count == 1) {
-      return kernels.plane_moments(geometry, x, blocks.block(0, units.begin, 0), units.end - units.begin,
-                                   parts + units.begin);
-    }
-    for (int64_t unit = units.begin; unit < units.end; ++unit) {
-      kernels.plane_moments(geometry, x, blocks.block(0, unit / count, unit % count), 1, parts + unit);
-    }
+  if (!by_rows) return plane_channel_moments(kernels, geometry, x, all, threads, scratch, moments);
+  const RowParts parts = row_parts(rows_of(geometry), geometry.channels);
+  double* const mean = reinterpret_cast<double*>(scratch);
+  double* const m2 = parts.second(mean);
+  parallel_for(threads, parts.units(), [&](int64_t unit, int) {
+    kernels.row_moments(geometry, x, parts.part(unit, 0), parts.strip(unit), mean + parts.at(unit),
+                        m2 + parts.at(unit));
   });
-  for (int64_t c = 0; c < geometry.channels; ++c) moments[c] = merge_all(parts + c * count, count);
+  merge_parts(parts, mean, m2);
+  for (int64_t c = 0; c < geometry.channels; ++c) moments[c] = {mean[c], m2[c], double(parts.rows)};
 }
 
 /// mean and rstd of a set.
