@@ -95,7 +95,9 @@ void check_type(PyObject* object, const ArrayType& type, const char* name, const
     case Framework::numpy: expected = "a numpy.ndarray; numpy.asarray() drops what the subclass adds"; break;
     case Framework::cupy: expected = "a cupy.ndarray"; break;
     case Framework::jax: expected = "a jax.Array with a value, as outside of jit, grad and vmap"; break;
-    case Framework::tensorflow: expected = "an eager tensor; a variable has one in .value()"; break;
+    case Framework::tensorflow:
+      expected = "an eager tensor; a variable has one in .value(), and normact.tensorflow works inside tf.function";
+      break;
     case Framework::other: break;
   }
   raise(PyExc_TypeError, function, ": ", name, " is of type ", type_name(object), "; expected ", expected);

@@ -10,6 +10,8 @@ from normact.arrays import family_of, workspace
 from normact.outputs import check_unwanted, unpack
 
 KINDS = _core.ACTIVATIONS
+#: The kinds whose gradients go back from their output: what comes next keeps that in any case, and x may go.
+FROM_OUTPUT = frozenset(("relu", "sigmoid", "tanh"))
 _ALPHA = {"leaky_relu": 0.01, "elu": 1.0}
 
 

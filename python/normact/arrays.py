@@ -255,7 +255,12 @@ class _Tensorflow(_Immutable):
         return self._tensorflow.raw_ops.DeepCopy(x=x)
 
     def take_over(self, buffer: Any, x: Any) -> Any:
-        return self._tensorflow.experimental.dlpack.from_dlpack(buffer.__dlpack__())
+        tf = self._tensorflow
+        array = tf.experimental.dlpack.from_dlpack(buffer.__dlpack__())
+        if array.device == x.device:
+            return array
+        with tf.device(x.device):  # another of the CPU's logical devices
+            return tf.identity(array)
 
 
 _CLASSES = {"numpy": _Numpy, "torch": _Torch, "cupy": _Cupy, "jax": _Jax, "tensorflow": _Tensorflow, "other": Family}

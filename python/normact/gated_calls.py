@@ -33,7 +33,7 @@ def _layout_number(function: str, layout: Any, up: Any) -> int:
     return number if up is None else _SEPARATE
 
 
-def _biases(function: str, bias: Any, up: Any) -> tuple[Any, Any]:
+def split_bias(function: str, bias: Any, up: Any) -> tuple[Any, Any]:
     """gate_bias and up_bias; a packed bias is the first."""
     if bias is None:
         return None, None
@@ -78,7 +78,7 @@ def forward(
 ) -> Any:
     """A forward; the arguments are those of `normact.gated`, `function` is what messages name."""
     call = function, kind_number(function, kind), _layout_number(function, layout, up)
-    biases = _biases(function, bias, up)
+    biases = split_bias(function, bias, up)
     options = _options(kind, axis, alpha, beta, threshold, limit, up_offset)
     if stream is None and out is not None and not isinstance(out, tuple):  # the shortest way
         _core.gated_forward(*call, gate, up, *biases, out, *options, None, workspace)
@@ -126,7 +126,7 @@ def backward(
 ) -> GatedGrads | ActivationGrads:
     """A backward; the arguments are those of `normact.gated_backward`, `function` is what messages name."""
     call = function, kind_number(function, kind), _layout_number(function, layout, up)
-    biases = _biases(function, bias, up)
+    biases = split_bias(function, bias, up)
     options = _options(kind, axis, alpha, beta, threshold, limit, up_offset)
     if stream is None:
         return _backward_on(call, dy, gate, up, biases, options, out, None)

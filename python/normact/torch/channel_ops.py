@@ -10,9 +10,9 @@ import torch
 
 from normact import channel_calls
 from normact.norm_calls import activation_argument
+from normact.activation_calls import FROM_OUTPUT
 from normact.torch.functions import build
 from normact.torch.op import Op, Options, Tensors, statistic_dtype
-from normact.torch.pointwise_ops import FROM_OUTPUT
 
 _ACTIVATION = ("str? activation", "float? alpha")
 

@@ -6,11 +6,9 @@ from __future__ import annotations
 import torch
 
 from normact import activation_calls, gated_calls
+from normact.activation_calls import FROM_OUTPUT
 from normact.torch.functions import build
 from normact.torch.op import Op, Options, Tensors
-
-#: The kinds that go back from their output, as PyTorch's do: it is kept by what comes next in any case, and x may go.
-FROM_OUTPUT = frozenset(("relu", "sigmoid", "tanh"))
 
 # The tensors and options of an activation: kind, axis, alpha, beta, threshold.
 _ACTIVATION = ("str kind", "int axis", "float? alpha", "float? beta", "float? threshold")

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all public functions do with their arguments first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+_DTYPES = frozenset((tf.float64, tf.float32, tf.float16, tf.bfloat16))
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def public(function: _F) -> _F:
+    """Keeps AutoGraph from rewriting a function: the graph is made of what it calls, not of its Python."""
+    return tf.autograph.experimental.do_not_convert(function)
+
+
+def tensor(function: str, name: str, value: Any) -> Any:
+    """The argument as a tensor of a dtype that the kernels know; a variable's value, or what TensorFlow can convert.
+
+    TensorFlow copies an array of NumPy whose memory is not aligned to 64 bytes, as its own kernels abort on that.
+    """
+    if not isinstance(value, tf.Tensor):
+        value = _converted(function, name, value)
+    if value.dtype not in _DTYPES:
+        raise TypeError(
+            f"{function}: {name} has dtype {value.dtype.name}; expected float64, float32, float16 or bfloat16"
+        )
+    return value
+
+
+def optional(function: str, name: str, value: Any) -> Any:
+    """The same, or None."""
+    return None if value is None else tensor(function, name, value)
+
+
+def _converted(function: str, name: str, value: Any) -> Any:
+    if isinstance(value, tf.Variable):
+        return tf.convert_to_tensor(value)
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if kind.startswith("keras."):
+        kind += ", which stands for a value of a model that is being built"
+        raise TypeError(f"{function}: {name} is of type {kind}; expected a tf.Tensor, or a layer of normact.keras here")
+    if not isinstance(value, (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)):
+        try:
+            return tf.convert_to_tensor(value)
+        except (TypeError, ValueError):
+            pass
+    raise TypeError(f"{function}: {name} is of type {kind}; expected a tf.Tensor, a tf.Variable or an array")
+
+
+def state(function: str, name: str, value: Any) -> Any:
+    """A variable that the operation updates, or None. Raises ValueError for what is immutable."""
+    if value is None or isinstance(value, tf.Variable) or hasattr(value, "assign"):
+        return value
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    raise ValueError(f"{function}: {name} is of type {kind}, which cannot be updated; expected a tf.Variable")
