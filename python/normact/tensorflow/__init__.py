@@ -6,8 +6,8 @@ eager tensors and variables without a copy, record their gradients on a `tf.Grad
 once. (The functions of `normact` itself take eager tensors alone and record nothing.)
 
 Inside `tf.function` every call is a `tf.py_function`, and so is its gradient: TensorFlow goes back to Python for it,
-which costs 0.1 to 0.3 ms a call. Three things follow from that. The function cannot be compiled by XLA: with
-`jit_compile=True` TensorFlow says "unsupported operations: EagerPyFunc"; leave that out. A graph with it cannot be saved
+costing 0.1 to 0.3 ms a call. Three things follow from that. The function cannot be compiled by XLA: with
+`jit_compile=True` TensorFlow says "unsupported operations: EagerPyFunc"; leave that out. Such a graph cannot be saved
 as a SavedModel; weights can. And a wrong argument that only the kernel finds is found when the graph runs: TensorFlow
 makes a tf.errors.InvalidArgumentError of our ValueError, with its sentence inside.
 

@@ -41,7 +41,7 @@ def _converted(function: str, name: str, value: Any) -> Any:
     if isinstance(value, tf.Variable):
         return tf.convert_to_tensor(value)
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    if kind.startswith("keras."):
+    if type(value).__qualname__ == "KerasTensor":
         kind += ", which stands for a value of a model that is being built"
         raise TypeError(f"{function}: {name} is of type {kind}; expected a tf.Tensor, or a layer of normact.keras here")
     if not isinstance(value, (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)):

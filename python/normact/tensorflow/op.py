@@ -56,4 +56,4 @@ def like(tensor: Any) -> tf.TensorSpec:
 
 def statistic(x: Any) -> tf.TensorSpec:
     """The dtype of a statistic of x. Nobody asks for its shape."""
-    return tf.TensorSpec(tf.TensorShape(None), statistic_dtype(x.dtype))
+    return tf.TensorSpec(tf.TensorShape(None), statistic_dtype(x.dtype))  # type: ignore[arg-type]
