@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""normact.tensorflow inside tf.function, what it refuses anywhere, and its documents."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import normact
+from tensorflow_cases import FEW, Case, gradients, loss, nt, outputs, tf
+
+few_cases = pytest.mark.parametrize("case", FEW, ids=lambda case: case.name)
+X = tf.constant(np.random.default_rng(5).standard_normal((4, 6)), tf.float32)
+
+
+# ---- The same as eager ----
+
+
+@few_cases
+@pytest.mark.parametrize("known", ["all", "all but the batch", "nothing"])
+def test_is_the_same_as_eager(case: Case, known: str) -> None:
+    """Bit for bit, results and gradients, whatever the graph knows of shapes; a tape inside, and one around it."""
+    tensors = case.tensors("float32")
+    shapes: dict[str, Any] = {
+        "all": lambda shape: shape,
+        "all but the batch": lambda shape: [None, *shape[1:]] if len(shape) > 1 else shape,
+        "nothing": lambda shape: None,
+    }
+    signature = [tf.TensorSpec(shapes[known](tensor.shape), tensor.dtype) for tensor in tensors]
+    forward = tf.function(case.ours, input_signature=signature)
+    both = tf.function(lambda *given: gradients(case.ours, list(given)), input_signature=signature)
+    for found, want in zip(outputs(forward(*tensors)), outputs(case.ours(*tensors)), strict=True):
+        np.testing.assert_array_equal(found, want)
+    want = gradients(case.ours, tensors)
+    for found in (both(*tensors), gradients(forward, tensors) if known == "all" else want):
+        for mine, eager in zip(found, want, strict=True):
+            np.testing.assert_array_equal(mine, eager)
+
+
+@few_cases
+def test_shapes_are_known(case: Case) -> None:
+    """As far as those of the inputs are, at the time of tracing."""
+    tensors = case.tensors()
+    want = [each.shape for each in outputs(case.ours(*tensors))]
+    found: list[Any] = []
+    tf.function(lambda *given: found.extend(each.shape for each in outputs(case.ours(*given)))).get_concrete_function(
+        *tensors
+    )
+    assert [each.as_list() for each in found] == want
+    gradient: list[Any] = []
+    tf.function(lambda *given: gradient.extend(gradients(case.ours, list(given)))).get_concrete_function(*tensors)
+    assert [each.shape for each in gradient] == [each.shape for each in tensors]
+
+
+def test_one_graph_for_many_batches() -> None:
+    traces = []
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 6])])
+    def run(x: Any) -> Any:
+        traces.append(x.shape)
+        return nt.swiglu(nt.rms_norm(x))
+
+    for rows in (1, 3, 0, 7):
+        x = tf.random.normal((rows, 6))
+        np.testing.assert_array_equal(run(x), nt.swiglu(nt.rms_norm(x)))
+    assert len(traces) == 1
+
+
+def test_control_flow_and_datasets() -> None:
+    @tf.function
+    def loop(x: Any) -> Any:
+        for _ in tf.range(3):
+            x = nt.layer_norm(x) + 1.0
+        return x
+
+    want = X
+    for _ in range(3):
+        want = nt.layer_norm(want) + 1.0
+    np.testing.assert_array_equal(loop(X), want)
+    rows = tf.data.Dataset.from_tensor_slices(X).map(nt.gelu, num_parallel_calls=2)
+    np.testing.assert_array_equal(np.stack(list(rows.as_numpy_iterator())), nt.gelu(X))
+    slopes = tf.function(lambda x: gradients(loop, [x]))(X)
+    np.testing.assert_allclose(slopes[0], gradients(loop, [X])[0], rtol=1e-6)
+
+
+def test_variables_train_in_a_graph() -> None:
+    """A step of gradient descent and running statistics, both as eager."""
+    results = []
+    for wrap in (tf.function, lambda function: function):
+        weight, bias = tf.Variable(tf.ones(6)), tf.Variable(tf.zeros(6))
+        mean, var, count = tf.Variable(tf.zeros(6)), tf.Variable(tf.ones(6)), tf.Variable(0, dtype=tf.int64)
+
+        @wrap
+        def step(x: Any, parameters: Any = (weight, bias), states: Any = (mean, var), count: Any = count) -> Any:
+            with tf.GradientTape() as tape:
+                y = nt.batch_norm(x, *parameters, *states, num_batches_tracked=count, training=True, activation="relu")
+                total = loss(y)
+            for variable, slope in zip(parameters, tape.gradient(total, parameters)):
+                variable.assign_sub(0.1 * slope)
+            return total
+
+        totals = [step(X), step(2.0 * X)]
+        results.append([*totals, weight.value(), bias.value(), mean.value(), var.value(), count.value()])
+    for graph, eager in zip(*results, strict=True):
+        np.testing.assert_allclose(graph, eager, rtol=1e-6)
+    assert int(results[0][-1]) == 2
+
+
+def test_persistent_tapes_around_a_graph() -> None:
+    run = tf.function(lambda x: nt.layer_norm(x, activation="silu"))
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(X)
+        y = run(X)
+        total, square = tf.reduce_sum(y[:, :2]), tf.reduce_sum(y * y)
+    for each, ours in ((total, lambda y: tf.reduce_sum(y[:, :2])), (square, lambda y: tf.reduce_sum(y * y))):
+        with tf.GradientTape() as plain:
+            plain.watch(X)
+            want = ours(nt.layer_norm(X, activation="silu"))
+        np.testing.assert_array_equal(tape.gradient(each, X), plain.gradient(want, X))
+
+
+# ---- What is refused, with one sentence ----
+
+
+@few_cases
+def test_second_derivatives_are_refused(case: Case) -> None:
+    def twice(*given: Any) -> Any:
+        with tf.GradientTape() as outer:
+            outer.watch(given)
+            slope = loss(gradients(case.ours, list(given)))
+        return outer.gradient(slope, given)
+
+    tensors = case.tensors("float32")
+    for function in (twice, tf.function(twice)):
+        with pytest.raises(NotImplementedError, match=r"normact\.tensorflow: \w+ was differentiated twice"):
+            function(*tensors)
+
+
+def test_forward_mode_is_refused() -> None:
+    with pytest.raises(NotImplementedError, match="differentiated twice"):
+        with tf.autodiff.ForwardAccumulator(X, tf.ones_like(X)) as accumulator:
+            accumulator.jvp(nt.rms_norm(X))
+
+
+@pytest.mark.parametrize("wrap", [lambda function: function, tf.function], ids=["eager", "graph"])
+def test_wrong_tensors(wrap: Any) -> None:
+    """Found before anything runs, and so in a graph when it is made."""
+    known = "expected float64, float32, float16 or bfloat16"
+    float8 = tf.cast(X, tf.dtypes.experimental.float8_e4m3fn)
+    for value, what in ((tf.ones((3, 4), tf.int32), "int32"), (float8, "float8_e4m3fn"), (tf.constant("a"), "string")):
+        with pytest.raises(TypeError, match=f"layer_norm: x has dtype {what}; {known}"):
+            wrap(lambda value=value: nt.layer_norm(value))()
+        with pytest.raises(TypeError, match=f"gated: up has dtype {what}; {known}"):
+            wrap(lambda value=value: nt.gated(X, value))()
+    ragged = tf.ragged.constant([[1.0], [1.0, 2.0]])
+    with pytest.raises(TypeError, match=r"gelu: x is of type \S+RaggedTensor; expected a tf\.Tensor, a tf\.Variable"):
+        wrap(lambda: nt.gelu(ragged))()
+    with pytest.raises(TypeError, match=r"rms_norm: weight is of type builtins\.object; expected a tf\.Tensor"):
+        wrap(lambda: nt.rms_norm(X, object()))()
+    for name in ("running_mean", "running_var"):
+        given: Any = {"running_mean": tf.Variable(tf.ones(6)), "running_var": tf.Variable(tf.ones(6)), name: X[0]}
+        for function in (lambda **g: nt.batch_norm(X, training=True, **g), lambda **g: nt.instance_norm(X, **g)):
+            with pytest.raises(ValueError, match=rf"_norm: {name} is of type \S+Tensor, which cannot be updated"):
+                wrap(lambda function=function, given=given: function(**given))()
+
+
+WRONG: dict[str, tuple[Any, type[Exception], str]] = {
+    "weight": (
+        lambda: nt.layer_norm(X, tf.ones(5)),
+        ValueError,
+        r"layer_norm: weight has shape \(5,\); expected \(6,\)",
+    ),
+    "dtype": (lambda: nt.rms_norm(X, tf.ones(6, "float64")), ValueError, "rms_norm: weight has dtype float64; expected"),
+    "kind": (lambda: nt.activation(X, "gulu"), ValueError, "activation: kind is 'gulu'; expected one of"),
+    "axis": (lambda: nt.swiglu(X, axis=2), ValueError, "swiglu: axis is 2; expected an axis of gate"),
+    "groups": (lambda: nt.group_norm(X, 4), ValueError, "group_norm: num_groups is 4"),
+    "alone": (lambda: nt.batch_norm(X[:1], training=True), ValueError, "batch_norm: "),
+    "bias": (lambda: nt.gated(X, X, bias=X[0]), TypeError, r"gated: bias is of type \S+; expected a pair"),
+    "running": (lambda: nt.batch_norm(X, running_mean=X[0]), ValueError, "batch_norm: running_"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments(name: str) -> None:
+    """Found by the library; when a graph runs, TensorFlow makes an error of its own of that, which says the same."""
+    function, error, match = WRONG[name]
+    with pytest.raises(error, match=match):
+        function()
+    with pytest.raises((error, tf.errors.InvalidArgumentError), match=match):
+        tf.function(function)()
+
+
+def test_models_that_are_being_built() -> None:
+    import keras
+
+    with pytest.raises(TypeError, match=r"gelu: x is of type \S+KerasTensor, .* or a layer of normact\.keras here"):
+        nt.gelu(keras.Input((4,)))
+
+
+def test_xla_is_refused_by_tensorflow() -> None:
+    """With its own words, as the documents say."""
+    with pytest.raises(tf.errors.InvalidArgumentError, match="EagerPyFunc"):
+        tf.function(nt.gelu, jit_compile=True)(X)
+
+
+def test_raw_functions_say_where_graphs_work() -> None:
+    with pytest.raises(
+        TypeError, match=r"x is of type \S+SymbolicTensor; expected an eager tensor.*normact\.tensorflow"
+    ):
+        tf.function(normact.gelu, autograph=False)(X)
+
+
+# ---- Logical devices ----
+
+
+def test_devices_are_kept() -> None:
+    """On the second of two CPU devices; a fresh process, as TensorFlow counts its devices once."""
+    program = """
+import tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+import normact.tensorflow as nt
+with tf.device("CPU:1"):
+    x = tf.random.normal((3, 4))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = nt.layer_norm(x)
+    assert y.device == tape.gradient(y, x).device == x.device and x.device.endswith("CPU:1"), (x.device, y.device)
+    z = tf.function(nt.layer_norm)(x)
+    assert bool(tf.reduce_all(y == z))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# ---- Documents ----
+
+MODULES = [
+    "normact.tensorflow",
+    *(
+        f"normact.tensorflow.{each.name}"
+        for each in pkgutil.iter_modules(importlib.import_module(nt.__name__).__path__)
+    ),
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_public_names_are_documented() -> None:
+    for name in nt.__all__:
+        assert inspect.getdoc(getattr(nt, name)), name
