@@ -178,7 +178,11 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
         ValueError,
         r"layer_norm: weight has shape \(5,\); expected \(6,\)",
     ),
-    "dtype": (lambda: nt.rms_norm(X, tf.ones(6, "float64")), ValueError, "rms_norm: weight has dtype float64; expected"),
+    "dtype": (
+        lambda: nt.rms_norm(X, tf.ones(6, "float64")),
+        ValueError,
+        "rms_norm: weight has dtype float64; expected",
+    ),
     "kind": (lambda: nt.activation(X, "gulu"), ValueError, "activation: kind is 'gulu'; expected one of"),
     "axis": (lambda: nt.swiglu(X, axis=2), ValueError, "swiglu: axis is 2; expected an axis of gate"),
     "groups": (lambda: nt.group_norm(X, 4), ValueError, "group_norm: num_groups is 4"),
