@@ -14,6 +14,7 @@ import normact
 import reference
 import reference_activation
 import reference_channel
+from normact import _core
 from tensorflow_cases import CASES, FEW, Case, gradients, nt, outputs, tf
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -81,7 +82,7 @@ def test_row_norms_against_the_reference() -> None:
             np.testing.assert_allclose(found, slope, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", normact._core.ACTIVATIONS)
+@pytest.mark.parametrize("kind", _core.ACTIVATIONS)
 def test_activations_against_the_reference(kind: str) -> None:
     """Every kind, by its name and by its function."""
     x = 3 * random(40)
@@ -98,7 +99,8 @@ def test_activations_against_the_reference(kind: str) -> None:
 
 def test_numbers_of_the_kinds() -> None:
     x = tf.constant(3 * random(40))
-    for name, numbers in (("leaky_relu", {"alpha": 0.3}), ("elu", {"alpha": 2.0}), ("softplus", {"beta": 0.5})):
+    kinds: Any = (("leaky_relu", {"alpha": 0.3}), ("elu", {"alpha": 2.0}), ("softplus", {"beta": 0.5}))
+    for name, numbers in kinds:
         want = getattr(normact, name)(x.numpy(), **numbers)
         np.testing.assert_array_equal(getattr(nt, name)(x, **numbers), want)
         np.testing.assert_array_equal(nt.activation(x, name, **numbers), want)
@@ -215,7 +217,7 @@ def test_memory_at_any_offset(dtype: str) -> None:
     for offset in range(0, 64, kind.itemsize):
         memory = np.empty(values.nbytes + 128, np.uint8)
         start = -memory.ctypes.data % 64 + offset
-        x = memory[start : start + values.size * kind.itemsize].view(kind).reshape(6, 16)
+        x: Any = memory[start : start + values.size * kind.itemsize].view(kind).reshape(6, 16)
         x[...] = values
         assert x.ctypes.data % 64 == offset
         want = normact.layer_norm(x, x[0])
@@ -233,7 +235,7 @@ def test_memory_at_any_offset(dtype: str) -> None:
 
 
 def _address(tensor: Any) -> int:
-    return normact._core.describe(tensor)[0]
+    return _core.describe(tensor)[0]
 
 
 def test_slices_and_reshapes_of_tensors() -> None:
