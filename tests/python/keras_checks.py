@@ -88,7 +88,7 @@ def results(keras: Any, nk: Any) -> None:
         if policy == "float64" and keras.backend.backend() != "tensorflow":
             continue  # JAX has it only where the whole process has; with PyTorch Keras computes it in float32
         keras.config.set_dtype_policy(policy)
-        for name, arguments, shape in layers_of(keras):
+        for name, arguments, shape in layers_of(keras)[:: 1 if policy == "float32" else 3]:
             ours, theirs = pair(keras, nk, name, arguments, shape)
             x = keras.ops.cast(random(*shape), keras.config.dtype_policy().compute_dtype)
             for training in (True, False) if name == "BatchNormalization" else (None,):
@@ -133,24 +133,20 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 
 @check
 def training(keras: Any, nk: Any) -> None:
-    """Steps of fit(), the last of a single sample, evaluation and prediction, as with Keras' own layers."""
+    """Steps of fit(), every second of a single sample, and prediction, as with Keras' own layers."""
     ours, theirs = model(keras, nk), model(keras, keras.layers)
-    for batch in (6, 5):
-        losses = [
-            each.fit(*data(), batch_size=batch, epochs=2, verbose=0, shuffle=False).history["loss"]
-            for each in (ours, theirs)
-        ]
-        close(np.array(losses[0]), np.array(losses[1]), 1e-5, f"losses of batches of {batch}")
-        for mine, weight in zip(ours.get_weights(), theirs.get_weights(), strict=True):
-            close(mine, weight, 1e-5, f"weights after batches of {batch}")
-    close(np.array(ours.evaluate(*data(), verbose=0)), np.array(theirs.evaluate(*data(), verbose=0)), 1e-4)
+    options: dict[str, Any] = {"batch_size": 5, "epochs": 2, "verbose": 0, "shuffle": False}
+    losses = [each.fit(*data(), **options).history["loss"] for each in (ours, theirs)]
+    close(np.array(losses[0]), np.array(losses[1]), 1e-5, "losses")
+    for mine, weight in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        close(mine, weight, 1e-5, "weights")
     close(ours.predict(data()[0], verbose=0), theirs.predict(data()[0], verbose=0), 1e-4)
 
 
 @check
 def gradients_of_inputs(keras: Any, nk: Any) -> None:
     """One step on a layer that stands before the norm."""
-    for name, arguments, shape in layers_of(keras):
+    for name, arguments, shape in layers_of(keras)[1::4]:
         weights = []
         for layers in (nk, keras.layers):
             keras.utils.set_random_seed(3)

@@ -49,7 +49,9 @@ def run(*command: object, **options) -> str:
 
 def norms() -> list[str]:
     return [
-        block for block in blocks("python") if re.search("(layer|rms)_norm", block) and "normact.torch" not in block
+        block
+        for block in blocks("python")
+        if re.search("(layer|rms)_norm", block) and not re.search(r"normact\.(torch|tensorflow)", block)
     ]
 
 
@@ -112,6 +114,21 @@ assert torch.equal(total, model(x) + x)
 torch.testing.assert_close(y, torch.nn.functional.layer_norm(total, (512,)))
 """
     assert run(sys.executable, "-c", block + check).split() == "replaced 2 modules: 1: GELU 2: LayerNorm".split()
+
+
+def test_readme_tensorflow_and_keras():
+    (block,) = (block for block in blocks("python") if "normact.tensorflow" in block)
+    check = """
+import numpy as np
+s, w = tf.cast(x, "float64"), tf.Variable(tf.ones(512, "float64"))
+with tf.GradientTape() as tape:
+    h = s / tf.sqrt(tf.reduce_mean(s * s, -1, keepdims=True) + 1e-6) * w
+    want = tf.reduce_mean((h * tf.sigmoid(h)) ** 2)
+np.testing.assert_allclose(loss, want, rtol=1e-5)
+np.testing.assert_allclose(dweight, tape.gradient(want, w), rtol=1e-3, atol=1e-7)
+assert model.predict(x, verbose=0).shape == (8, 4) and not any(layer.supports_jit for layer in model.layers[2:3])
+"""
+    run(sys.executable, "-c", block + check)
 
 
 def test_readme_activations():
