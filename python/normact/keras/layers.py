@@ -52,7 +52,8 @@ def parameter(x: Any, variable: Any, shape: tuple[int, ...] | None = None) -> An
     found, wide = keras.backend.standardize_dtype(value.dtype), statistic_dtype(x)
     if found not in (dtype, wide):
         value = ops.cast(value, wide)
-    return value if shape is None or tuple(value.shape) == shape else ops.reshape(value, shape)
+    fits = shape is None or None in shape or tuple(value.shape) == shape
+    return value if fits else ops.reshape(value, shape)
 
 
 def statistic_dtype(x: Any) -> str:

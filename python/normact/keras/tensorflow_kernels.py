@@ -23,7 +23,8 @@ def batch_norm_training(
     x: Any, weight: Any, bias: Any, *, channel_axis: int, eps: float, activation: str | None
 ) -> tuple[Any, Any, Any]:
     """Running statistics of zero with a momentum of 1 become those of the batch."""
-    zeros = tf.zeros(x.shape[channel_axis], statistic_dtype(x.dtype))
+    channels = x.shape[channel_axis]
+    zeros = tf.zeros(tf.shape(x)[channel_axis] if channels is None else channels, statistic_dtype(x.dtype))
     options = ("batch_norm", True, channel_axis, eps, activation, None, 1.0)
     return call(_TRAINING, (x, weight, bias, None, zeros, zeros, None), options)
 

@@ -107,10 +107,11 @@ def _differentiable(op: Op, run: Any, tensors: Tensors, options: Options, wanted
             each = [next(found) if want else None for want in wanted]
             return [gradient for gradient, tensor in zip(each, inputs, strict=True) if tensor is not None]
 
-        return tuple(outputs[: op.returned]), backward
+        # No tuple of one: TensorFlow takes its time over nests.
+        return outputs[0] if op.returned == 1 else tuple(outputs[: op.returned]), backward
 
     found = forward(*(tensor for tensor in inputs if tensor is not None))
-    return (*found, *states)
+    return (found, *states) if op.returned == 1 else (*found, *states)
 
 
 def _seed(grad: Any, output: Any) -> Any:
