@@ -24,8 +24,11 @@ X = tf.constant(np.random.default_rng(5).standard_normal((4, 6)), tf.float32)
 # ---- The same as eager ----
 
 
-@few_cases
-@pytest.mark.parametrize("known", ["all but the batch", "nothing"])
+@pytest.mark.parametrize(
+    ("case", "known"),
+    [(case, "all but the batch") for case in FEW] + [(case, "nothing") for case in FEW[::3]],
+    ids=lambda each: getattr(each, "name", each),
+)
 def test_is_the_same_as_eager(case: Case, known: str) -> None:
     """Bit for bit, results and gradients, whatever the graph knows of shapes; a tape inside, and one around it."""
     tensors = case.tensors("float32")
@@ -129,7 +132,7 @@ def test_persistent_tapes_around_a_graph() -> None:
 # ---- What is refused, with one sentence ----
 
 
-@few_cases
+@pytest.mark.parametrize("case", FEW[::2], ids=lambda case: case.name)
 def test_second_derivatives_are_refused(case: Case) -> None:
     def twice(*given: Any) -> Any:
         with tf.GradientTape() as outer:

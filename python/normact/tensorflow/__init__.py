@@ -12,8 +12,8 @@ compiled by XLA: with `jit_compile=True` TensorFlow says "unsupported operations
 SavedModel of it runs only in the process that made it; save weights. And a wrong argument that only the kernel finds is
 found when the graph runs: TensorFlow makes a tf.errors.InvalidArgumentError of our ValueError, with its sentence in it.
 
-Results are in memory of ours that is aligned to 64 bytes, as TensorFlow needs it. On a GPU they are TensorFlow's; as it
-does not tell its stream, a call there returns when its work is done.
+Results are in memory of ours that is aligned to 64 bytes, as TensorFlow needs it; inputs may lie anywhere. On a GPU
+results are in TensorFlow's memory; as it does not tell its stream, a call there returns when its work is done.
 
 >>> import tensorflow as tf, normact.tensorflow
 >>> x, weight = tf.random.normal((8, 512)), tf.Variable(tf.ones(512))
