@@ -14,6 +14,7 @@ import tensorflow as tf
 from normact import channel_calls
 from normact.activation_calls import FROM_OUTPUT
 from normact.arrays import family_of
+from normact.norm_calls import activation_argument
 from normact.tensorflow.op import Op, Options, Tensors, Wanted, like, statistic
 
 
@@ -43,7 +44,7 @@ def _group(name: str, updates: bool) -> Op:
     def forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
         x, weight, bias, *states = tensors
         num_groups, channel_axis, eps, activation, alpha, momentum = options
-        act = channel_calls.activation_of(name, activation, alpha)
+        act = activation_argument(name, activation, alpha)
         copies = _copies(name, tuple(states))
         mean, variance = copies or (None, None)
         arrays = (x, weight, bias, mean, variance)
@@ -58,7 +59,7 @@ def _group(name: str, updates: bool) -> Op:
         if activation is None and not wanted[2]:
             bias = None
         function = f"{name}_backward"
-        act = channel_calls.activation_of(function, activation, alpha)
+        act = activation_argument(function, activation, alpha)
         arrays = (grads[0], x, weight, bias, mean, rstd)
         number = groups(x, num_groups, channel_axis)
         return channel_calls.group_backward(function, arrays, number, channel_axis, act, None, None)[:3]
@@ -93,7 +94,7 @@ def _batch(updates: bool) -> Op:
     def forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
         x, weight, bias, addend, *states = tensors
         name, training, channel_axis, eps, activation, alpha, momentum = options
-        act = channel_calls.activation_of(name, activation, alpha)
+        act = activation_argument(name, activation, alpha)
         mean, variance, batches = given = _copies(name, tuple(states)) if updates else (*states, None)
         arrays = (x, weight, bias, addend, mean, variance, batches)
         found = channel_calls.batch_forward(
@@ -106,7 +107,9 @@ def _batch(updates: bool) -> Op:
         x, weight, bias, addend = tensors[:4]
         y, mean, rstd = outputs[:3]
         activation = options[4]
-        if activation in FROM_OUTPUT:
+        # x is read in any case, and gives what the activation was applied to again: y is kept only where it spares the
+        # addend.
+        if addend is not None and activation in FROM_OUTPUT:
             return x, weight, bias, None, mean, rstd, y
         return x, weight, bias, None if activation is None else addend, mean, rstd, None
 
@@ -116,7 +119,7 @@ def _batch(updates: bool) -> Op:
         if not wanted[2] and (activation is None or y is not None):
             bias = None  # whose values matter only where the activation's argument is computed again
         function = f"{name}_backward"
-        act = channel_calls.activation_of(function, activation, alpha)
+        act = activation_argument(function, activation, alpha)
         arrays = channel_calls.BatchInputs(grads[0], x, weight, bias, addend, mean, rstd, y, None)
         return channel_calls.batch_backward(function, arrays, training, channel_axis, act, wanted[3], None, None)
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from normact.activation_calls import FROM_OUTPUT
 from normact.activation_docs import FACTS
 from normact.activation_options import gelu_kind
 from normact.torch.call import call
 from normact.torch.inputs import check_tensor, matched, negative
-from normact.torch.pointwise_ops import ACTIVATION, FROM_OUTPUT
+from normact.torch.pointwise_ops import ACTIVATION
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 
 from normact import channel_calls
-from normact.norm_calls import activation_argument
 from normact.activation_calls import FROM_OUTPUT
+from normact.norm_calls import activation_argument
 from normact.torch.functions import build
 from normact.torch.op import Op, Options, Tensors, statistic_dtype
 

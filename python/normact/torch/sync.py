@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 
 from normact import batch_norm_parts as parts
+from normact.activation_calls import FROM_OUTPUT
 from normact.torch.channel_norms import Running
 from normact.torch.functions import refusal
 from normact.torch.inputs import check_tensor, matched
-from normact.torch.pointwise_ops import FROM_OUTPUT
 
 if TYPE_CHECKING:
     from torch import Tensor
