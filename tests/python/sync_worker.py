@@ -7,12 +7,12 @@ Each process normalises its part of a batch; rank 0 normalises the whole of it a
 from __future__ import annotations
 
 import itertools
-import sys
 
 import torch
 import torch.distributed as dist
 
 import normact.torch as nt
+import ranks
 
 SIZES = ([3, 5], [8, 0])  # images of each process: uneven, and none
 
@@ -70,12 +70,13 @@ class _Addend(torch.nn.Module):
         return self.norm.normalise(x, addend)
 
 
-def main() -> None:
-    rank, ranks, file = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=ranks)
+def batch_norm() -> None:
     for sizes, activation in itertools.product(SIZES, (None, "relu", "silu")):
         compare(sizes, activation, False, torch.contiguous_format)
         compare(sizes, activation, True, torch.channels_last)
+
+
+def twice() -> None:
     norm = nt.SyncBatchNorm(2)
     x = torch.randn(3, 2, requires_grad=True)
     (first,) = torch.autograd.grad(norm(x).square().sum(), x, create_graph=True)
@@ -85,9 +86,9 @@ def main() -> None:
         assert "sync_batch_norm was differentiated twice" in str(error)
     else:
         raise AssertionError("differentiated twice")
-    dist.barrier()
-    dist.destroy_process_group()
 
+
+CHECKS = {"batch_norm": batch_norm, "twice": twice}
 
 if __name__ == "__main__":
-    main()
+    ranks.main(CHECKS)

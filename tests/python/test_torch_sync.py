@@ -3,30 +3,26 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 import normact.torch as nt
+import ranks
+import sync_worker
 
-WORKER = pathlib.Path(__file__).parent / "sync_worker.py"
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> ranks.Found:
+    return ranks.run(sync_worker, tmp_path_factory.mktemp("ranks"))
 
 
-def test_sync_batch_norm(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("check", sync_worker.CHECKS)
+def test_sync_batch_norm(check: str, found: ranks.Found) -> None:
     """On CPUs over gloo, two processes: uneven batches, and one without any element."""
-    ranks = 2
-    commands = [[sys.executable, WORKER, str(rank), str(ranks), tmp_path / "store"] for rank in range(ranks)]
-    workers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
-    try:
-        errors = [f"rank {rank}:\n{worker.communicate(timeout=240)[1]}" for rank, worker in enumerate(workers)]
-        assert [worker.returncode for worker in workers] == [0] * ranks, "\n".join(errors)
-    finally:
-        for worker in workers:
-            worker.kill()
+    assert not ranks.errors(found, check)
 
 
 def test_convert() -> None:

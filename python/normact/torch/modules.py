@@ -130,8 +130,27 @@ class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
     """`torch.nn.BatchNorm3d` on normact's kernels."""
 
 
-class SyncBatchNorm(_BatchNorm, nn.SyncBatchNorm):
-    """`torch.nn.SyncBatchNorm` on normact's kernels, on GPUs and CPUs: uneven and empty batches are merged rightly."""
+class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
+    """`torch.nn.SyncBatchNorm` on normact's kernels, on GPUs and CPUs: uneven and empty batches are merged rightly.
+
+    Constructor and state_dict are PyTorch's. It is no subclass of PyTorch's module, since
+    `DistributedDataParallel` refuses that one on CPUs.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        device: Any = None,
+        dtype: Any = None,
+        **options: Any,  # `bias`, in newer versions of PyTorch
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, **options)
+        self.process_group = process_group
 
     def forward(self, input: Tensor, addend: Tensor | None = None) -> Tensor:
         """Shape ``(N, num_features, ...)`` to the same; an addend is added before the activation."""
@@ -144,10 +163,13 @@ class SyncBatchNorm(_BatchNorm, nn.SyncBatchNorm):
         if not together or dist.get_world_size(self.process_group) == 1:
             return super().normalise(input, addend)
         self._check_input_dim(input)
-        self._check_non_zero_input_channels(input)
         arguments = {"group": self.process_group, "addend": addend, **self.arguments()}
         function: Any = sync.sync_batch_norm  # whose type is lost in its decorator
         return function(input, **arguments)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.ndim < 2:
+            raise ValueError(f"SyncBatchNorm: input is {input.ndim}-D; expected at least 2 dimensions, (N, C, ...)")
 
     @classmethod
     def convert_sync_batchnorm(cls, module: nn.Module, process_group: Any = None) -> nn.Module:
