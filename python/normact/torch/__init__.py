@@ -20,6 +20,8 @@ replaced 2 modules:
   2: GELU
 """
 
+from typing import TYPE_CHECKING, Any
+
 from normact.torch.activations import (
     activation,
     elu,
@@ -67,7 +69,9 @@ from normact.torch.modules import (
 )
 from normact.torch.norms import layer_norm, rms_norm
 from normact.torch.replacement import Report, replace
-from normact.torch.sync import sync_batch_norm
+
+if TYPE_CHECKING:
+    from normact.torch.sync import sync_batch_norm
 
 __all__ = [
     "AddLayerNorm",
@@ -121,3 +125,12 @@ __all__ = [
     "sync_batch_norm",
     "tanh",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What is imported when it is asked for, as it imports PyTorch's compiler."""
+    if name != "sync_batch_norm":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from normact.torch.sync import sync_batch_norm
+
+    return sync_batch_norm

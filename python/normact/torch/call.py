@@ -9,6 +9,7 @@ import torch
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 
+from normact.torch import sharding
 from normact.torch.functions import is_plain
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def call(calls: Calls, tensors: Tensors, options: Options) -> Any:
     """
     op = calls.op
     if torch.compiler.is_compiling():
+        sharding.register()
         return _functional(calls, calls.forward_op, tensors, options)
     plain, gradient = is_plain(), False
     for tensor in tensors:
@@ -39,6 +41,7 @@ def call(calls: Calls, tensors: Tensors, options: Options) -> Any:
             elif not gradient and tensor.requires_grad:
                 gradient = True
     if not plain or tensors[0].is_meta:
+        sharding.register()
         inside = peek_interpreter_stack() is not None
         return _functional(calls, calls.transformed.apply if inside else calls.forward_op, tensors, options)
     if (gradient and torch.is_grad_enabled()) or forward_ad._current_level >= 0:

@@ -61,6 +61,8 @@ def _group(name: str, updates: bool) -> Op:
         backward=backward,
         empty=empty,
         states=2 if updates else 0,
+        divisible=lambda ndim, names, options: None if updates else (0,),
+        divided=("x", "y", "mean", "rstd"),
     )
 
 
@@ -126,6 +128,8 @@ def _batch(name: str, addend: bool, updates: bool) -> Op:
         backward=backward,
         empty=empty,
         states=len(states) if updates else 0,
+        divisible=lambda ndim, names, options: None if options[0] else [dim for dim in range(ndim) if dim != 1],
+        divided=("x", "addend", "y"),
     )
 
 

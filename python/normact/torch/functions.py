@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch._C._functorch import peek_interpreter_stack
 
-from normact.torch import library
+from normact.torch import library, sharding
 
 if TYPE_CHECKING:
     from normact.torch.op import Op, Options, Tensors
@@ -42,8 +42,8 @@ def build(op: Op) -> Calls:
 
     once = _transformed_backward(op, backward_op, refuse)
 
-    def gradients(grads: Tensors, saved: Tensors, options: Options) -> tuple[Any, ...]:
-        """A gradient for each tensor."""
+    def gradients(grads: Tensors, saved: Tensors, options: Options, plain: bool) -> tuple[Any, ...]:
+        """A gradient for each tensor. Only of `plain` tensors memory may be worked on directly."""
         grads = grads[: op.returned]
         if grads[0] is None:
             other = next((grad for grad in grads if grad is not None), None)
@@ -54,7 +54,7 @@ def build(op: Op) -> Calls:
             found = _placed(op, saved, backward_op(*grads, *saved, *options))
         elif peek_interpreter_stack() is not None:
             found = _placed(op, saved, once.apply(*grads, *saved, *options))
-        elif torch.is_grad_enabled() or not is_plain():
+        elif not plain or torch.is_grad_enabled() or not is_plain():
             found = _placed(op, saved, backward_op(*grads, *saved, *options))
         else:
             found = op.backward(grads, saved, options)
@@ -69,10 +69,11 @@ def build(op: Op) -> Calls:
         ctx.mark_non_differentiable(*outputs[op.returned :])
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        return gradients(grads, ctx.saved_tensors, ctx.options) + (None,) * len(op.options)
+        return gradients(grads, ctx.saved_tensors, ctx.options, False) + (None,) * len(op.options)
 
     library.register_gradients(op, setup_context, backward, refuse)
     library.register_vmaps(op, vmap_rule(op, forward_op), loop_rule(backward_op))
+    sharding.add(op, forward_op, backward_op)
     eager = _eager(op, gradients)
     return Calls(op, forward_op, backward_op, eager, _transformed(op, forward_op, setup_context, backward))
 
@@ -107,7 +108,7 @@ def _eager(op: Op, gradients: Any) -> Any:
         return outputs[0] if op.returned == 1 else tuple(outputs[: op.returned])
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        return *gradients(grads, ctx.saved_tensors, ctx.options), None
+        return *gradients(grads, ctx.saved_tensors, ctx.options, True), None
 
     made = _function(f"Normact_{op.name}", forward=forward, backward=backward)
     base: Any = super(torch.autograd.Function, made)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from normact.torch.op import Op, Options, Tensors
+    from normact.torch.op import Op, Tensors
 
 _LIBRARY = torch.library.Library("normact", "DEF")
 _DEVICES = ("CPU", "CUDA")
@@ -50,10 +50,10 @@ def _implement(op: Op, forward: str, backward: str) -> None:
         return _returned(op.empty(tensors, options) + _filled(new, tensors[0]))
 
     def run_backward(*args: Any) -> list[Any]:
-        return [gradient for gradient in op.backward(*split_backward(op, args)) if gradient is not None]
+        return [gradient for gradient in op.backward(*op.split_backward(args)) if gradient is not None]
 
     def run_backward_fake(*args: Any) -> list[Any]:
-        saved = split_backward(op, args)[1]
+        saved = op.split_backward(args)[1]
         likes = [op.like(gradient, saved) for gradient in range(len(op.gradients))]
         return [torch.empty_like(like) for like in likes if like is not None]
 
@@ -75,12 +75,6 @@ def _filled(tensors: Tensors, like: Any) -> Tensors:
 
 def _returned(outputs: Tensors) -> Any:
     return outputs[0] if len(outputs) == 1 else outputs
-
-
-def split_backward(op: Op, args: tuple[Any, ...]) -> tuple[Tensors, Tensors, Options]:
-    """Gradients, saved tensors and options of the arguments of the backward operator."""
-    end = op.returned + len(op.saved)
-    return args[: op.returned], args[op.returned : end], args[end:]
 
 
 def register_gradients(op: Op, setup_context: Any, backward: Any, refuse: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from normact.torch import activations, channel_norms, norms, sync
+from normact.torch import activations, channel_norms, norms
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -162,6 +162,8 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         together = self.training and dist.is_available() and dist.is_initialized()
         if not together or dist.get_world_size(self.process_group) == 1:
             return super().normalise(input, addend)
+        from normact.torch import sync  # here, as it imports PyTorch's compiler: two seconds
+
         self._check_input_dim(input)
         arguments = {"group": self.process_group, "addend": addend, **self.arguments()}
         function: Any = sync.sync_batch_norm  # whose type is lost in its decorator

@@ -10,7 +10,7 @@ called, forward and backward. `functions` makes autograd functions of it, `libra
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -52,6 +52,11 @@ class Op:
     leading: tuple[str, ...] = ()
     #: How many of the last tensors are updated in place. The operator is a function that returns their new values.
     states: int = 0
+    #: For DTensor: which dimensions of the first tensor may be divided among processes, each computing its part alone,
+    #: (ndim, names of the tensors that are there, options) -> dimensions; None for an operation over the whole batch.
+    #: `divided` names the tensors and outputs that have these dimensions; all others are whole on each process.
+    divisible: Callable[[int, tuple[str, ...], Options], Iterable[int] | None] = lambda ndim, names, options: None
+    divided: tuple[str, ...] = ()
 
     def present(self, saved: Tensors) -> list[bool]:
         """Which gradients the backward has."""
@@ -66,6 +71,11 @@ class Op:
     def split(self, args: tuple[Any, ...]) -> tuple[Tensors, Options]:
         """Tensors and options of the arguments of the operator."""
         return args[: len(self.tensors)], args[len(self.tensors) :]
+
+    def split_backward(self, args: tuple[Any, ...]) -> tuple[Tensors, Tensors, Options]:
+        """Gradients, saved tensors and options of the arguments of the backward operator."""
+        end = self.returned + len(self.saved)
+        return args[: self.returned], args[self.returned : end], args[end:]
 
 
 def statistic_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -14,6 +14,11 @@ from normact.torch.op import Op, Options, Tensors
 _ACTIVATION = ("str kind", "int axis", "float? alpha", "float? beta", "float? threshold")
 
 
+def _dims(ndim: int, axis: int | None) -> list[int]:
+    """All dimensions but one."""
+    return [dim for dim in range(ndim) if axis is None or dim != axis % ndim]
+
+
 def _activation_forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
     x, bias = tensors
     kind, axis, alpha, beta, threshold = options
@@ -48,6 +53,8 @@ ACTIVATION = build(
         backward=_activation_backward,
         empty=lambda tensors, options: (torch.empty_like(tensors[0]),),
         leading=("x",),
+        divisible=lambda ndim, names, options: _dims(ndim, options[1] if "bias" in names else None),
+        divided=("x", "y"),
     )
 )
 
@@ -85,6 +92,11 @@ def _gated_empty(tensors: Tensors, options: Options) -> Tensors:
     return (gate.new_empty(shape),)
 
 
+def _gated_divisible(ndim: int, names: tuple[str, ...], options: Options) -> list[int]:
+    packed, biased = "up" not in names, "gate_bias" in names or "up_bias" in names
+    return _dims(ndim, options[2] if packed or biased else None)
+
+
 GATED = build(
     Op(
         name="gated",
@@ -100,5 +112,7 @@ GATED = build(
         backward=_gated_backward,
         empty=_gated_empty,
         leading=("gate", "up"),
+        divisible=_gated_divisible,
+        divided=("gate", "up", "y"),
     )
 )

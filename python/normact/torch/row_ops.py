@@ -66,6 +66,8 @@ def _entry(name: str, kind: int, residual: bool) -> Op:
         backward=backward,
         empty=empty,
         leading=("x", "residual"),
+        divisible=lambda ndim, names, options: range(min((axis % ndim for axis in options[0]), default=0)),
+        divided=("x", "residual", "y", "sum", *statistics),
     )
 
 
