@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from normact import _core
 from normact.arrays import family_of, workspace
-from normact.outputs import check_unwanted, unpack
+from normact.outputs import ALL, Wanted, check_unwanted, unpack
 
 KINDS = _core.ACTIVATIONS
 #: The kinds whose gradients go back from their output: what comes next keeps that in any case, and x may go.
@@ -115,6 +115,7 @@ def backward(
     threshold: float | None,
     out: Any,
     stream: Any,
+    wanted: Wanted = ALL,
 ) -> ActivationGrads:
     """A backward; the arguments are those of `normact.activation_backward`, `function` is what messages name."""
     number = kind_number(function, kind)
@@ -124,7 +125,7 @@ def backward(
             function, number, dy, x, None, y, mask, out, None, axis, alpha, beta, threshold, None, workspace
         )
         return ActivationGrads(out, None)
-    args = (function, number, dy, x, y, mask, bias, axis, alpha, beta, threshold, out)
+    args = (function, number, dy, x, y, mask, bias, axis, alpha, beta, threshold, wanted, out)
     if stream is None:
         return _backward_on(*args, None)
     with family_of(dy, function, "dy").on_stream(dy, stream) as handle:
@@ -143,6 +144,7 @@ def _backward_on(
     alpha: Any,
     beta: Any,
     threshold: Any,
+    wanted: Wanted,
     out: Any,
     handle: int | None,
 ) -> ActivationGrads:
@@ -154,7 +156,7 @@ def _backward_on(
     family = family_of(like, function, name)
     if dx is None:
         dx = family.empty_like(like)
-    if bias is not None and dbias is None:
+    if bias is not None and dbias is None and wanted[1]:
         dbias = family_of(bias, function, "bias").empty_like(bias)
     _core.activation_backward(
         function, number, dy, x, bias, y, mask, dx, dbias, axis, alpha, beta, threshold, handle, workspace

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from normact import _core
 from normact.arrays import family_of, workspace
 from normact.norm_calls import NormGrads
-from normact.outputs import check_unwanted, unpack
+from normact.outputs import ALL, Wanted, check_unwanted, unpack
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -155,18 +155,19 @@ def batch_backward(
     return_daddend: bool,
     out: Any,
     stream: Any,
+    wanted: Wanted = ALL,
 ) -> NormGrads:
-    """A backward, whose daddend is wanted if there is an addend or it is asked for."""
+    """A backward, whose daddend is made if there is an addend or it is asked for, and it is `wanted`."""
     x, weight, bias = arrays.x, arrays.weight, arrays.bias
-    wants_daddend = return_daddend or arrays.addend is not None
+    wants_daddend = (return_daddend or arrays.addend is not None) and wanted[3]
     given = dx, dweight, dbias, daddend = unpack(function, out, NormGrads._fields)
     if out is not None:
         check_unwanted(function, given, NormGrads._fields, (True, weight is not None, bias is not None, wants_daddend))
     with on_stream(x, stream, function) as handle:
         family = family_of(x, function)
         dx = family.empty_like(x) if dx is None else dx
-        dweight = new_vector(weight, function, "weight") if dweight is None else dweight
-        dbias = new_vector(bias, function, "bias") if dbias is None else dbias
+        dweight = new_vector(weight, function, "weight") if dweight is None and wanted[1] else dweight
+        dbias = new_vector(bias, function, "bias") if dbias is None and wanted[2] else dbias
         if wants_daddend and daddend is None:
             daddend = family.empty_like(x)
         _core.batch_norm_backward(
@@ -223,6 +224,7 @@ def group_backward(
     act: tuple[Any, ...] | None,
     out: Any,
     stream: Any,
+    wanted: Wanted = ALL,
 ) -> NormGrads:
     """A backward. `arrays` are dy, x, weight, bias, mean and rstd."""
     _, x, weight, bias, _, _ = arrays
@@ -231,8 +233,8 @@ def group_backward(
         check_unwanted(function, given, NormGrads._fields, (True, weight is not None, bias is not None, False))
     with on_stream(x, stream, function) as handle:
         dx = family_of(x, function).empty_like(x) if dx is None else dx
-        dweight = new_vector(weight, function, "weight") if dweight is None else dweight
-        dbias = new_vector(bias, function, "bias") if dbias is None else dbias
+        dweight = new_vector(weight, function, "weight") if dweight is None and wanted[1] else dweight
+        dbias = new_vector(bias, function, "bias") if dbias is None and wanted[2] else dbias
         _core.group_norm_backward(
             function, *arrays, dx, dweight, dbias, num_groups, channel_axis, act, handle, workspace
         )

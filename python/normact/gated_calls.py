@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from normact import _core
 from normact.activation_calls import ActivationGrads, kind_number, numbers
 from normact.arrays import family_of, workspace
-from normact.outputs import unpack
+from normact.outputs import ALL, Wanted, unpack
 
 _SEPARATE = _core.GATE_LAYOUTS["separate"]
+_INPUTS = ("gate", "up", "gate_bias", "up_bias")
 _PACKED = {name: number for name, number in _core.GATE_LAYOUTS.items() if number != _SEPARATE}
 
 # axis, alpha, beta, threshold, limit, up_offset
@@ -123,15 +124,16 @@ def backward(
     up_offset: float,
     out: Any,
     stream: Any,
+    wanted: Wanted = ALL,
 ) -> GatedGrads | ActivationGrads:
     """A backward; the arguments are those of `normact.gated_backward`, `function` is what messages name."""
     call = function, kind_number(function, kind), _layout_number(function, layout, up)
     biases = split_bias(function, bias, up)
     options = _options(kind, axis, alpha, beta, threshold, limit, up_offset)
     if stream is None:
-        return _backward_on(call, dy, gate, up, biases, options, out, None)
+        return _backward_on(call, dy, gate, up, biases, options, wanted, out, None)
     with family_of(dy, function, "dy").on_stream(dy, stream) as handle:
-        return _backward_on(call, dy, gate, up, biases, options, out, handle)
+        return _backward_on(call, dy, gate, up, biases, options, wanted, out, handle)
 
 
 def _backward_on(
@@ -141,10 +143,11 @@ def _backward_on(
     up: Any,
     biases: tuple[Any, Any],
     options: _Options,
+    wanted: Wanted,
     out: Any,
     handle: int | None,
 ) -> GatedGrads | ActivationGrads:
-    """Every gradient is like its input, so one rule makes and returns all four."""
+    """Every gradient is like its input, so one rule makes and returns all four. Those of biases may be unwanted."""
     function = call[0]
     if up is None:
         dx, dbias = unpack(function, out, ActivationGrads._fields)
@@ -154,11 +157,12 @@ def _backward_on(
         given = unpack(function, out, GatedGrads._fields)
         names = GatedGrads._fields
     inputs = gate, up, *biases
+    made = True, True, *wanted[2:]
     found = []
-    for name, input_name, array, like in zip(names, ("gate", "up", "gate_bias", "up_bias"), given, inputs, strict=True):
+    for name, input_name, array, like, wants in zip(names, _INPUTS, given, inputs, made, strict=True):
         if array is not None and like is None:
             raise ValueError(f"{function}: out.{name} is given, but this call does not produce it; expected None")
-        if array is None and (like is not None or input_name == "gate"):
+        if array is None and wants and (like is not None or input_name == "gate"):
             array = family_of(like, function, input_name).empty_like(like)
         found.append(array)
     dgate, dup, dgate_bias, dup_bias = found

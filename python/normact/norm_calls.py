@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from normact import _core
 from normact.activation_calls import kind_number, numbers
 from normact.arrays import family_of, workspace
-from normact.outputs import check_unwanted, unpack
+from normact.outputs import ALL, Wanted, check_unwanted, unpack
 
 _NAMES = {_core.LAYER: "layer_norm", _core.RMS: "rms_norm"}
 _NOTHING = (None, None, None, None)
@@ -123,10 +123,14 @@ def backward(
     alpha: float | None,
     out: Any,
     stream: Any,
+    wanted: Wanted = ALL,
 ) -> NormGrads:
-    """A backward of the kind LAYER or RMS; the arguments are those of `normact.layer_norm_backward`."""
+    """A backward of the kind LAYER or RMS; the arguments are those of `normact.layer_norm_backward`.
+
+    Of what is not `wanted` nothing is computed, but for dx.
+    """
     act = None if activation is None else activation_argument(_NAMES[kind] + "_backward", activation, alpha)
-    args = (kind, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, act, out)
+    args = (kind, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, act, wanted, out)
     if stream is None:
         return _backward_on(*args, None)
     with family_of(x, _NAMES[kind] + "_backward").on_stream(x, stream) as handle:
@@ -145,6 +149,7 @@ def _backward_on(
     dresidual: Any,
     weight_offset: float,
     act: tuple[Any, ...] | None,
+    wanted: Wanted,
     out: Any,
     handle: int | None,
 ) -> NormGrads:
@@ -154,9 +159,9 @@ def _backward_on(
         check_unwanted(name, given, NormGrads._fields, (True, weight is not None, bias is not None, False))
     if dx is None:
         dx = family_of(x, name).empty_like(x)
-    if weight is not None and dweight is None:
+    if weight is not None and dweight is None and wanted[1]:
         dweight = family_of(weight, name, "weight").empty_like(weight)
-    if bias is not None and dbias is None:
+    if bias is not None and dbias is None and wanted[2]:
         dbias = family_of(bias, name, "bias").empty_like(bias)
     _core.norm_backward(
         kind,

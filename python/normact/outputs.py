@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+Wanted = tuple[bool, ...]  # of each result of a backward, whether anybody asked for it
+ALL: Wanted = (True,) * 4
+
 
 def unpack(function: str, out: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
     """The entries of out=, which names the first output or, as a tuple, several; None for those that it does not."""

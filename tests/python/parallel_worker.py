@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -24,7 +25,7 @@ STEPS = 4
 BATCH = 8
 # Both trainings compute the same sums in another order. In float64 a step changes the weights by a relative rounding
 # of some 1e-15 with the sums' lengths; four steps of such a shallow net magnify it by less than ten thousand.
-BOUND = {"rtol": 1e-11, "atol": 1e-12}
+BOUND: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-12}
 
 
 class Net(nn.Module):
@@ -89,7 +90,7 @@ def ddp() -> None:
 
 def fsdp() -> None:
     """Blocks of their own and the rest, so that weights are gathered and freed in the middle of a step."""
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     alone, together = nets()
     for block in (together.stem, together.body, together.add_norm, together.gelu):
         fully_shard(block, mesh=mesh)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
@@ -19,7 +20,7 @@ import ranks
 import torch_cases
 
 # Sums over the samples are added up in another order; they are of some ten numbers of size 1.
-BOUND = {"rtol": 1e-12, "atol": 1e-13}
+BOUND: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-13}
 WORDS = ("layer_norm", "rms_norm", "relu", "gelu", "gated", "group_norm")
 CASES = [case for case in torch_cases.FEW if case.name.startswith(WORDS)]
 assert len(CASES) == 9
@@ -42,8 +43,8 @@ def compare(ours: Callable[..., Any], tensors: list[torch.Tensor], mesh: Any, fi
     given = [placed(tensor).requires_grad_() for tensor in tensors]
     parts = [placed(dy) for dy in dys]
     with CommDebugMode() as sent:
-        found = torch_cases.outputs(ours(*given))
-        grads = torch.autograd.grad(found, given, parts)
+        found: Any = torch_cases.outputs(ours(*given))
+        grads: Any = torch.autograd.grad(found, given, parts)
     assert sent.get_total_counts() == 0, sent.get_comm_counts()
     for y, theirs in zip(found, want, strict=True):
         assert y.placements == (first, *rest)
@@ -56,15 +57,15 @@ def compare(ours: Callable[..., Any], tensors: list[torch.Tensor], mesh: Any, fi
 def check_case(case: torch_cases.Case) -> Callable[[], None]:
     def check() -> None:
         size = dist.get_world_size()
-        compare(case.ours, case.tensors(), dist.init_device_mesh("cpu", (size,)), Shard(0))
-        compare(case.ours, case.tensors(), dist.init_device_mesh("cpu", (size, 1)), Shard(0))
+        compare(case.ours, case.tensors(), init_device_mesh("cpu", (size,)), Shard(0))
+        compare(case.ours, case.tensors(), init_device_mesh("cpu", (size, 1)), Shard(0))
 
     return check
 
 
 def other_dimensions() -> None:
     """All along which is neither parameter nor norm: of an activation also the last, as in tensor parallelism."""
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     x, up = (torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
     compare(nt.gelu, [x], mesh, Shard(2))
     compare(nt.swiglu, [x, up], mesh, Shard(2))
@@ -74,7 +75,7 @@ def other_dimensions() -> None:
 
 def gathered() -> None:
     """Along the columns of a norm PyTorch gathers, as for its own."""
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     x = torch.randn(3, 4, dtype=torch.float64)
     y = nt.rms_norm(distribute_tensor(x, mesh, [Shard(1)]), 4)
     assert isinstance(y, DTensor)
@@ -83,13 +84,15 @@ def gathered() -> None:
 
 def batch_norm() -> None:
     """Samples are divided in inference; in training that is refused, as it would gather them."""
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     norm = nt.BatchNorm2d(4).double()
     x = torch.randn(5, 4, 3, 2, dtype=torch.float64)
     norm(x)
     norm.eval()
     want = norm(x)
-    state = {name: distribute_tensor(tensor, mesh, [Replicate()]) for name, tensor in norm.state_dict().items()}
+    state: dict[str, Any] = {
+        name: distribute_tensor(tensor, mesh, [Replicate()]) for name, tensor in norm.state_dict().items()
+    }
     part = distribute_tensor(x, mesh, [Shard(0)])
     with CommDebugMode() as sent:
         y = torch.func.functional_call(norm, state, part)
@@ -108,7 +111,7 @@ def batch_norm() -> None:
 
 def compiled() -> None:
     """torch.compile sees the operators on the parts."""
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     x, weight = (torch.randn(shape, dtype=torch.float64) for shape in ((5, 4), (4,)))
 
     def step(x: Any, weight: Any) -> Any:
@@ -120,7 +123,8 @@ def compiled() -> None:
     parts = [part.requires_grad_() for part in parts]
     y = torch.compile(step, backend="aot_eager", fullgraph=True)(*parts)
     assert y.placements == (Shard(0),)
-    for grad, theirs in zip(torch.autograd.grad(y.square().sum(), parts), want, strict=True):
+    grads: Any = torch.autograd.grad(y.square().sum(), parts)
+    for grad, theirs in zip(grads, want, strict=True):
         torch.testing.assert_close(grad.full_tensor(), theirs, **BOUND)
 
 

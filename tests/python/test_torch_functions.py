@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
-from torch_cases import CASES, Case, gradients, outputs
+from normact import _core
+from torch_cases import CASES, FEW, Case, gradients, outputs
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -36,3 +40,40 @@ def test_without_gradient_is_the_same(case: Case) -> None:
         assert not found.requires_grad
         assert want.requires_grad
         assert torch.equal(found, want)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("case", FEW, ids=lambda case: case.name)
+def test_frozen_tensors_cost_nothing(case: Case, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backward is called without the gradient of a frozen parameter or addend; the others have the same bits."""
+    counts: list[int] = []
+
+    def counting(function: Callable[..., None]) -> Callable[..., None]:
+        def count(*args: Any) -> None:
+            counts.append(sum(isinstance(arg, torch.Tensor) for arg in args))
+            function(*args)
+
+        return count
+
+    for name in ("norm", "activation", "gated", "group_norm", "batch_norm"):
+        monkeypatch.setattr(_core, f"{name}_backward", counting(getattr(_core, f"{name}_backward")))
+    torch._dynamo.reset()
+    function = torch.compile(case.ours, backend="aot_eager") if compiled else case.ours
+    tensors = case.tensors()
+    want = gradients(function, tensors)
+    frozen = [i for i, tensor in enumerate(tensors) if tensor.ndim == 1 or (i and case.name.startswith("batch_norm"))]
+    for i in frozen:
+        tensors[i].requires_grad_(False)
+        rest = [j for j in range(len(tensors)) if j != i]
+        found = gradients(lambda *some, rest=rest: function(*_with(tensors, rest, some)), [tensors[j] for j in rest])
+        tensors[i].requires_grad_()
+        for grad, j in zip(found, rest, strict=True):
+            assert torch.equal(grad, want[j])
+    assert counts == [counts[0]] + [counts[0] - 1] * len(frozen)
+
+
+def _with(tensors: list[torch.Tensor], places: list[int], some: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    made = list(tensors)
+    for place, tensor in zip(places, some, strict=True):
+        made[place] = tensor
+    return made

@@ -12,7 +12,7 @@ from normact import channel_calls
 from normact.activation_calls import FROM_OUTPUT
 from normact.norm_calls import activation_argument
 from normact.torch.functions import build
-from normact.torch.op import Op, Options, Tensors, statistic_dtype
+from normact.torch.op import Op, Options, Tensors, Wanted, statistic_dtype
 
 _ACTIVATION = ("str? activation", "float? alpha")
 
@@ -37,11 +37,11 @@ def _group(name: str, updates: bool) -> Op:
         found = channel_calls.group_forward(name, arrays, num_groups, 1, eps, factor, act, keep, None, None)
         return tuple(found) if keep else (found,)
 
-    def backward(grads: Tensors, saved: Tensors, options: Options) -> Tensors:
+    def backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wanted) -> Tensors:
         num_groups, _, activation, alpha, *_ = options
         act = activation_argument(f"{name}_backward", activation, alpha)
         arrays = (grads[0], *saved)
-        return channel_calls.group_backward(f"{name}_backward", arrays, num_groups, 1, act, None, None)[:3]
+        return channel_calls.group_backward(f"{name}_backward", arrays, num_groups, 1, act, None, None, wanted)[:3]
 
     def empty(tensors: Tensors, options: Options) -> Tensors:
         x = tensors[0]
@@ -100,12 +100,14 @@ def _batch(name: str, addend: bool, updates: bool) -> Op:
             return x, weight, bias, None, mean, rstd, y
         return x, weight, bias, added[0] if addend and options[2] is not None else None, mean, rstd, None
 
-    def backward(grads: Tensors, saved: Tensors, options: Options) -> Tensors:
+    def backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wanted) -> Tensors:
         x, weight, bias, added, mean, rstd, y = saved
         training, _, activation, alpha, *_ = options
         act = activation_argument("batch_norm_backward", activation, alpha)
         arrays = channel_calls.BatchInputs(grads[0], x, weight, bias, added, mean, rstd, y, None)
-        found = channel_calls.batch_backward("batch_norm_backward", arrays, training, 1, act, addend, None, None)
+        found = channel_calls.batch_backward(
+            "batch_norm_backward", arrays, training, 1, act, addend, None, None, wanted
+        )
         return found if addend else found[:3]
 
     def empty(tensors: Tensors, options: Options) -> Tensors:

@@ -15,7 +15,8 @@ from torch._C._functorch import peek_interpreter_stack
 from normact.torch import library, sharding
 
 if TYPE_CHECKING:
-    from normact.torch.op import Op, Options, Tensors
+    from normact.outputs import Wanted
+    from normact.torch.op import Op, Tensors
 
 
 class Calls(NamedTuple):
@@ -42,8 +43,14 @@ def build(op: Op) -> Calls:
 
     once = _transformed_backward(op, backward_op, refuse)
 
-    def gradients(grads: Tensors, saved: Tensors, options: Options, plain: bool) -> tuple[Any, ...]:
-        """A gradient for each tensor. Only of `plain` tensors memory may be worked on directly."""
+    wanted_of: dict[tuple[bool, ...], Wanted] = {}
+
+    def gradients(ctx: Any, grads: Tensors, plain: bool) -> tuple[Any, ...]:
+        """A gradient for each tensor that needs one. Only of `plain` tensors memory may be worked on directly."""
+        saved, options, needs = ctx.saved_tensors, ctx.options, ctx.needs_input_grad
+        wanted = wanted_of.get(needs)
+        if wanted is None:
+            wanted = wanted_of[needs] = op.wanted(needs)
         grads = grads[: op.returned]
         if grads[0] is None:
             other = next((grad for grad in grads if grad is not None), None)
@@ -51,13 +58,13 @@ def build(op: Op) -> Calls:
                 return (None,) * len(op.tensors)
             grads = (torch.zeros_like(other), *grads[1:])
         if torch.compiler.is_compiling():
-            found = _placed(op, saved, backward_op(*grads, *saved, *options))
+            found = _placed(op, saved, wanted, backward_op(*grads, *saved, *options, wanted))
         elif peek_interpreter_stack() is not None:
-            found = _placed(op, saved, once.apply(*grads, *saved, *options))
+            found = _placed(op, saved, wanted, once.apply(*grads, *saved, *options, wanted))
         elif not plain or torch.is_grad_enabled() or not is_plain():
-            found = _placed(op, saved, backward_op(*grads, *saved, *options))
+            found = _placed(op, saved, wanted, backward_op(*grads, *saved, *options, wanted))
         else:
-            found = op.backward(grads, saved, options)
+            found = op.backward(grads, saved, options, wanted)
         return tuple(None if place is None else found[place] for place in op.gradient_of)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -69,7 +76,7 @@ def build(op: Op) -> Calls:
         ctx.mark_non_differentiable(*outputs[op.returned :])
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        return gradients(grads, ctx.saved_tensors, ctx.options, False) + (None,) * len(op.options)
+        return gradients(ctx, grads, False) + (None,) * len(op.options)
 
     library.register_gradients(op, setup_context, backward, refuse)
     library.register_vmaps(op, vmap_rule(op, forward_op), loop_rule(backward_op))
@@ -86,10 +93,10 @@ def refusal(name: str) -> NotImplementedError:
     )
 
 
-def _placed(op: Op, saved: Tensors, found: Any) -> list[Any]:
+def _placed(op: Op, saved: Tensors, wanted: Wanted, found: Any) -> list[Any]:
     """The gradients that an operator returned, in the places of those that exist."""
     each = iter(found)
-    return [next(each) if there else None for there in op.present(saved)]
+    return [next(each) if there else None for there in op.present(saved, wanted)]
 
 
 def _eager(op: Op, gradients: Any) -> Any:
@@ -108,7 +115,7 @@ def _eager(op: Op, gradients: Any) -> Any:
         return outputs[0] if op.returned == 1 else tuple(outputs[: op.returned])
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        return *gradients(grads, ctx.saved_tensors, ctx.options, True), None
+        return *gradients(ctx, grads, True), None
 
     made = _function(f"Normact_{op.name}", forward=forward, backward=backward)
     base: Any = super(torch.autograd.Function, made)

@@ -2,7 +2,7 @@
 """The operators `torch.ops.normact.*`: what `torch.compile`, `torch.export` and tensor subclasses see of an `Op`.
 
 They are pure functions. An operation that updates tensors returns their new values behind its outputs, and `call`
-copies these; the backward is an operator of its own that returns the gradients that exist.
+copies these; the backward is an operator of its own that returns the gradients that exist and are wanted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def register(op: Op) -> tuple[Any, Any]:
     returns = results[0] if len(results) == 1 else f"({', '.join(results)})"
     _LIBRARY.define(f"{forward}({', '.join(arguments)}) -> {returns}")
     seeds = [f"Tensor{'?' if i else ''} d{name}" for i, name in enumerate(op.outputs[: op.returned])]
-    arguments = seeds + _names(op.saved) + list(op.options)
+    arguments = seeds + _names(op.saved) + list(op.options) + ["bool[] wanted"]
     _LIBRARY.define(f"{backward}({', '.join(arguments)}) -> Tensor[]")
     _implement(op, forward, backward)
     namespace = torch.ops.normact
@@ -50,12 +50,14 @@ def _implement(op: Op, forward: str, backward: str) -> None:
         return _returned(op.empty(tensors, options) + _filled(new, tensors[0]))
 
     def run_backward(*args: Any) -> list[Any]:
-        return [gradient for gradient in op.backward(*op.split_backward(args)) if gradient is not None]
+        grads, saved, options, wanted = op.split_backward(args)
+        found = op.backward(grads, saved, options, wanted)
+        return [gradient for gradient, there in zip(found, op.present(saved, wanted)) if there]
 
     def run_backward_fake(*args: Any) -> list[Any]:
-        saved = op.split_backward(args)[1]
-        likes = [op.like(gradient, saved) for gradient in range(len(op.gradients))]
-        return [torch.empty_like(like) for like in likes if like is not None]
+        _, saved, _, wanted = op.split_backward(args)
+        there = op.present(saved, wanted)
+        return [torch.empty_like(op.like(gradient, saved)) for gradient in range(len(there)) if there[gradient]]
 
     for device in _DEVICES:
         _LIBRARY.impl(forward, run, device)

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from normact.outputs import Wanted
+
 Tensors = tuple[Any, ...]  # torch.Tensor, or None for an optional one that is not there
 Options = tuple[Any, ...]
 
@@ -43,8 +45,9 @@ class Op:
     gradient_of: tuple[int | None, ...]
     #: (tensors, options, keep) -> all outputs; without `keep` at least those that the caller gets.
     forward: Callable[[Tensors, Options, bool], Tensors]
-    #: (gradients of what the caller got, saved, options) -> the gradients, None for one that does not exist.
-    backward: Callable[[Tensors, Tensors, Options], Tensors]
+    #: (gradients of what the caller got, saved, options, wanted) -> the gradients. One that does not exist is None, one
+    #: that is not wanted may be.
+    backward: Callable[[Tensors, Tensors, Options, Wanted], Tensors]
     #: (tensors, options) -> all outputs, uninitialised, of the right shape, dtype and strides.
     empty: Callable[[Tensors, Options], Tensors]
     #: The tensors that may have any number of further leading dimensions, which then all outputs have: a vmap over them
@@ -58,10 +61,17 @@ class Op:
     divisible: Callable[[int, tuple[str, ...], Options], Iterable[int] | None] = lambda ndim, names, options: None
     divided: tuple[str, ...] = ()
 
-    def present(self, saved: Tensors) -> list[bool]:
-        """Which gradients the backward has."""
+    def wanted(self, needs: tuple[bool, ...]) -> Wanted:
+        """Which gradients are wanted, if these tensors need theirs."""
+        return tuple(
+            any(need for need, place in zip(needs, self.gradient_of) if place == gradient)
+            for gradient in range(len(self.gradients))
+        )
+
+    def present(self, saved: Tensors, wanted: Wanted) -> list[bool]:
+        """Which gradients the backward operator returns."""
         there = {name.rstrip("?") for name, tensor in zip(self.saved, saved) if tensor is not None}
-        return [not there.isdisjoint(names) for names in self.gradients]
+        return [want and not there.isdisjoint(names) for names, want in zip(self.gradients, wanted)]
 
     def like(self, gradient: int, saved: Tensors) -> Any:
         """The tensor that a gradient looks like, or None if it does not exist."""
@@ -72,10 +82,10 @@ class Op:
         """Tensors and options of the arguments of the operator."""
         return args[: len(self.tensors)], args[len(self.tensors) :]
 
-    def split_backward(self, args: tuple[Any, ...]) -> tuple[Tensors, Tensors, Options]:
-        """Gradients, saved tensors and options of the arguments of the backward operator."""
+    def split_backward(self, args: tuple[Any, ...]) -> tuple[Tensors, Tensors, Options, Wanted]:
+        """Gradients, saved tensors, options, and what is wanted, of the arguments of the backward operator."""
         end = self.returned + len(self.saved)
-        return args[: self.returned], args[self.returned : end], args[end:]
+        return args[: self.returned], args[self.returned : end], args[end:-1], args[-1]
 
 
 def statistic_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -8,7 +8,7 @@ import torch
 from normact import activation_calls, gated_calls
 from normact.activation_calls import FROM_OUTPUT
 from normact.torch.functions import build
-from normact.torch.op import Op, Options, Tensors
+from normact.torch.op import Op, Options, Tensors, Wanted
 
 # The tensors and options of an activation: kind, axis, alpha, beta, threshold.
 _ACTIVATION = ("str kind", "int axis", "float? alpha", "float? beta", "float? threshold")
@@ -31,11 +31,12 @@ def _activation_saves(tensors: Tensors, outputs: Tensors, options: Options) -> T
     return (None, outputs[0], bias) if options[0] in FROM_OUTPUT else (x, None, bias)
 
 
-def _activation_backward(grads: Tensors, saved: Tensors, options: Options) -> Tensors:
+def _activation_backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wanted) -> Tensors:
     x, y, bias = saved
     kind, axis, alpha, beta, threshold = options
     name = f"{kind}_backward"
-    return activation_calls.backward(name, kind, grads[0], x, y, None, bias, axis, alpha, beta, threshold, None, None)
+    numbers = (alpha, beta, threshold)
+    return activation_calls.backward(name, kind, grads[0], x, y, None, bias, axis, *numbers, None, None, wanted)
 
 
 ACTIVATION = build(
@@ -74,12 +75,13 @@ def _gated_forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
     return (gated_calls.forward("gated", gate, up, kind, layout, axis, bias, *numbers, None, None),)
 
 
-def _gated_backward(grads: Tensors, saved: Tensors, options: Options) -> Tensors:
+def _gated_backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wanted) -> Tensors:
     gate, up, gate_bias, up_bias = saved
     kind, layout, axis, alpha, beta, threshold, limit, up_offset = options
     bias = _pair(up, gate_bias, up_bias)
     numbers = (alpha, beta, threshold, limit, up_offset)
-    found = gated_calls.backward("gated_backward", grads[0], gate, up, kind, layout, axis, bias, *numbers, None, None)
+    arrays = (grads[0], gate, up)
+    found = gated_calls.backward("gated_backward", *arrays, kind, layout, axis, bias, *numbers, None, None, wanted)
     return (found[0], None, found[1], None) if up is None else tuple(found)
 
 

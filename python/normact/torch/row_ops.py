@@ -3,13 +3,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from normact import _core, norm_calls
 from normact.torch.functions import build
-from normact.torch.op import Op, Options, Tensors, statistic_dtype
+from normact.torch.op import Op, Options, Tensors, Wanted, statistic_dtype
 
 _OPTIONS = ("int[] axis", "float eps", "float weight_offset", "str? activation", "float? alpha")
+
+
+def _backward(kind: int, residual: bool) -> Callable[..., Tensors]:
+    def backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wanted) -> Tensors:
+        x, weight, bias, *mean, rstd = saved
+        axis, _, weight_offset, activation, alpha = options
+        axes = axis[0] if len(axis) == 1 else tuple(axis)
+        dsum = grads[1] if residual else None
+        average = mean[0] if mean else None
+        found = norm_calls.backward(
+            kind,
+            grads[0],
+            x,
+            weight,
+            bias,
+            average,
+            rstd,
+            axes,
+            dsum,
+            weight_offset,
+            activation,
+            alpha,
+            None,
+            None,
+            wanted,
+        )
+        return found[:3]
+
+    return backward
 
 
 def _entry(name: str, kind: int, residual: bool) -> Op:
@@ -34,17 +65,6 @@ def _entry(name: str, kind: int, residual: bool) -> Op:
         normed = outputs[1] if residual else tensors[0]
         return normed, *tensors[-2:], *outputs[-len(statistics) :]
 
-    def backward(grads: Tensors, saved: Tensors, options: Options) -> Tensors:
-        x, weight, bias, *mean, rstd = saved
-        axis, _, weight_offset, activation, alpha = options
-        axes = axis[0] if len(axis) == 1 else tuple(axis)
-        dsum = grads[1] if residual else None
-        average = mean[0] if mean else None
-        found = norm_calls.backward(
-            kind, grads[0], x, weight, bias, average, rstd, axes, dsum, weight_offset, activation, alpha, None, None
-        )
-        return found[:3]
-
     def empty(tensors: Tensors, options: Options) -> Tensors:
         x = tensors[0]
         gone = {axis % x.ndim for axis in options[0]}
@@ -63,7 +83,7 @@ def _entry(name: str, kind: int, residual: bool) -> Op:
         gradients=(("x",), ("weight",), ("bias",)),
         gradient_of=(0, 0, 1, 2) if residual else (0, 1, 2),
         forward=forward,
-        backward=backward,
+        backward=_backward(kind, residual),
         empty=empty,
         leading=("x", "residual"),
         divisible=lambda ndim, names, options: range(min((axis % ndim for axis in options[0]), default=0)),

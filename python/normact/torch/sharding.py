@@ -111,9 +111,9 @@ def _backward_rules(op: Op) -> Callable[[tuple[Any, ...]], list[Rule]]:
     from torch.distributed.tensor import Partial
 
     def rules(args: tuple[Any, ...]) -> list[Rule]:
-        seeds, saved, options = op.split_backward(args)
+        seeds, saved, options, wanted = op.split_backward(args)
         inputs, specs = _there(op.outputs[: op.returned] + op.saved, seeds + saved)
-        made = tuple(names[0] for names, there in zip(op.gradients, op.present(saved)) if there)
+        made = tuple(names[0] for names, there in zip(op.gradients, op.present(saved, wanted)) if there)
         found: list[Rule] = []
         for dim in _dims(op, inputs, specs, options):
             grads = _placements(op, made, dim)
