@@ -6,9 +6,10 @@ from __future__ import annotations
 import importlib.util
 import statistics
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import nn
 
 import normact
 from normact.demo.terminal import Progress, write
@@ -27,6 +28,17 @@ def choose_device(wanted: str) -> str:
         reason = "PyTorch finds no GPU" if not has_gpu else "this build of normact has no CUDA back end"
         raise ValueError(f"--device cuda cannot be used: {reason}")
     return wanted if wanted != "auto" else "cuda" if has_gpu and built else "cpu"
+
+
+def pair(
+    make: Callable[[Any], nn.Module], plain: Any, fused: Any, device: str, dtype: torch.dtype
+) -> tuple[nn.Module, nn.Module]:
+    """The net with PyTorch's parts and with normact's, from the same random numbers."""
+    nets = []
+    for parts in (plain, fused):
+        torch.manual_seed(0)
+        nets.append(make(parts).to(device, dtype))
+    return nets[0], nets[1]
 
 
 class Timing(NamedTuple):

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import normact.torch as nt
 from normact.demo import vision
 from normact.demo.terminal import chart, heading, styled, verdict, write
-from normact.demo.turns import NAMES, Losses, duration, largest_difference, place, plot_losses, take_turns
+from normact.demo.turns import NAMES, Losses, duration, largest_difference, pair, place, plot_losses, take_turns
 
 BATCH = 64
 HELD_OUT = 397  # images that nothing is learned from
@@ -34,10 +35,10 @@ class Digits(NamedTuple):
     images: Tensor
     labels: Tensor
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+    def batch(self, step: int, count: int = BATCH) -> tuple[Tensor, Tensor]:
         """The images of a step: those held out are the last."""
         generator = torch.Generator().manual_seed(step)
-        chosen = torch.randint(len(self.images) - HELD_OUT, (BATCH,), generator=generator)
+        chosen = torch.randint(len(self.images) - HELD_OUT, (count,), generator=generator)
         return self.images[chosen.to(self.images.device)], self.labels[chosen.to(self.images.device)]
 
     def noise(self, seed: int, count: int) -> Tensor:
@@ -93,19 +94,10 @@ def train(
     return losses, passed
 
 
-def pair(net: type, plain: type, fused: type, device: str) -> tuple[nn.Module, nn.Module]:
-    """The net with PyTorch's norms and with normact's, from the same random numbers."""
-    nets = []
-    for norm in (plain, fused):
-        torch.manual_seed(0)
-        nets.append(net(norm).double().to(device))
-    return nets[0], nets[1]
-
-
 def show_resnet(digits: Digits, device: str, steps: int) -> tuple[Losses, bool]:
     """Learns to read digits; in the end both nets read those held out, with the running statistics."""
     heading(f"1  A ResNet reads digits: BatchNorm-Add-ReLU in one pass, {steps} steps")
-    nets = pair(vision.ResNet, vision.BatchNormRelu, vision.FusedBatchNormRelu, device)
+    nets = pair(vision.ResNet, *vision.RESNET_NORMS, device, torch.float64)
 
     def loss_of(net: nn.Module, digits: Digits, step: int) -> Tensor:
         images, labels = digits.batch(step)
@@ -124,7 +116,7 @@ def show_resnet(digits: Digits, device: str, steps: int) -> tuple[Losses, bool]:
 def show_unet(digits: Digits, device: str, steps: int) -> tuple[Losses, bool]:
     """Learns to tell the noise in an image; in the end cleans images held out."""
     heading(f"2  A UNet cleans digits: GroupNorm-SiLU in one pass, {steps} steps")
-    nets = pair(vision.UNet, vision.GroupNormSilu, vision.FusedGroupNormSilu, device)
+    nets = pair(vision.UNet, vision.GroupNormSilu, nt.GroupNormSiLU, device, torch.float64)
 
     def loss_of(net: nn.Module, digits: Digits, step: int) -> Tensor:
         images, noise = digits.batch(step)[0], digits.noise(step, BATCH)
