@@ -76,8 +76,7 @@ _INSTEAD = {
 def refuse_immutable(function: str, running: tuple[Any, ...]) -> None:
     """Raises ValueError for running statistics (mean, variance, batches) that cannot be updated in place.
 
-    For when the library has refused the arguments in a sentence that knows no way out, so that other calls do not pay
-    for it.
+    For when the library has refused the arguments, with a sentence that knows no way out: others do not pay for it.
     """
     for name, array in zip(("running_mean", "running_var", "num_batches_tracked"), running):
         if array is not None and family_of(array, function, name).hands_over:

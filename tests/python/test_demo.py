@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import normact
-from normact import demo
+from normact import channel_calls, demo
 from normact.demo import terminal
 
 needs_model = pytest.mark.skipif(bool(demo.missing_packages()), reason="pip install normact[demo]")
@@ -67,6 +67,8 @@ def test_demo_whole_run(tmp_path):
 def one_percent_off(function):
     def wrong(*args, **kwargs):
         out = function(*args, **kwargs)
+        if isinstance(out, torch.Tensor):
+            return out * 1.01
         return out._replace(**{out._fields[0]: out[0] * 1.01})
 
     return wrong
@@ -177,16 +179,16 @@ def test_vision_whole_run(tmp_path):
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        ("batch_norm", "show_resnet"),
-        ("batch_norm_backward", "show_resnet"),
-        ("group_norm", "show_unet"),
-        ("group_norm_backward", "show_unet"),
+        ("batch_forward", "show_resnet"),
+        ("batch_backward", "show_resnet"),
+        ("group_forward", "show_unet"),
+        ("group_backward", "show_unet"),
     ],
 )
 def test_vision_sees_a_wrong_norm(name, part, monkeypatch, capsys):
     from normact.demo import vision_run
 
-    monkeypatch.setattr(normact, name, one_percent_off(getattr(normact, name)))
+    monkeypatch.setattr(channel_calls, name, one_percent_off(getattr(channel_calls, name)))
     monkeypatch.setattr(vision_run, "ROUNDS", 1)
     _, passed = getattr(vision_run, part)(vision_run.load("cpu"), "cpu", 3)
     assert not passed
@@ -202,39 +204,6 @@ def test_vision_exit_status(monkeypatch, tmp_path, part):
     for name in ("show_resnet", "show_unet"):
         monkeypatch.setattr(vision_run, name, lambda *args, passed=name != part: (losses, passed))
     assert demo.main(["vision", "--device", "cpu", "--plot", str(tmp_path / "losses.png")]) == 1
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("addend", [True, False])
-def test_vision_batch_norm_gradients(training, addend):
-    """Against PyTorch's own module, with the state that training leaves in it."""
-    from normact.demo import vision
-
-    generator = torch.Generator().manual_seed(0)
-    plain, fused = (kind(6).double().train(training) for kind in (vision.BatchNormRelu, vision.FusedBatchNormRelu))
-    x, dy, more = (torch.randn(5, 6, 4, 3, generator=generator, dtype=torch.float64) for _ in range(3))
-    inputs = [t.clone().requires_grad_() for t in ((x, more) if addend else (x,))]
-    found, want = fused(*inputs), plain(*inputs)
-    torch.testing.assert_close(found, want, rtol=1e-12, atol=1e-12)
-    for mine, theirs in zip(fused.buffers(), plain.buffers(), strict=True):
-        torch.testing.assert_close(mine, theirs)
-    mine = torch.autograd.grad(found, [*inputs, *fused.parameters()], dy)
-    theirs = torch.autograd.grad(want, [*inputs, *plain.parameters()], dy)
-    for a, b in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
-
-
-def test_vision_group_norm_gradients():
-    from normact.demo import vision
-
-    generator = torch.Generator().manual_seed(0)
-    plain, fused = (kind(2, 6).double() for kind in (vision.GroupNormSilu, vision.FusedGroupNormSilu))
-    x, dy = (torch.randn(5, 6, 4, 3, generator=generator, dtype=torch.float64) for _ in range(2))
-    x.requires_grad_(True)
-    torch.testing.assert_close(fused(x), plain(x), rtol=1e-12, atol=1e-12)
-    mine, theirs = (torch.autograd.grad(net(x), [x, *net.parameters()], dy) for net in (fused, plain))
-    for a, b in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
 
 
 def test_demo_says_what_to_install(monkeypatch, capsys):

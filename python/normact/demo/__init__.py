@@ -21,7 +21,7 @@ REQUIRED = {
     "gpt": ("torch",),
     "vit": ("torch", "sklearn"),
 }
-STEPS = {"text": 30, "vision": 60, "gpt": 60, "vit": 100}
+STEPS = {"text": 30, "vision": 60, "gpt": 60, "vit": 60}
 MODES = ("eager", "compiled", "graphed")
 MIN_COSINE = 0.99999
 MAX_LOSS_DIFFERENCE = 1e-4

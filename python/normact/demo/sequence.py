@@ -147,9 +147,9 @@ class ViT(nn.Module):
     def __init__(self, parts: Parts, size: Size) -> None:
         super().__init__()
         self.embed, self.trunk = nn.Linear(4, size.width), Trunk(parts, size, causal=False)
-        self.head = nn.Linear(size.width, 10)
+        self.head = nn.Linear(size.length * size.width, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        """The mean over all words is read."""
+        """All words are read."""
         words = images.unfold(2, 2, 2).unfold(3, 2, 2).reshape(len(images), -1, 4)
-        return self.head(self.trunk(self.embed(words)).mean(1))
+        return self.head(self.trunk(self.embed(words)).flatten(1))

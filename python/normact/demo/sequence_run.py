@@ -18,13 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from normact.demo import MODES, sequence
+from normact.demo import MAX_LOSS_DIFFERENCE, MODES, sequence
 from normact.demo.steps import Steps, compiler_error
 from normact.demo.terminal import chart, heading, styled, verdict, write
 from normact.demo.turns import NAMES, Losses, largest_difference, pair, place, plot_losses, take_turns
 
-# Both add the same numbers in another order. In float32 such nets part by some 1e-7 in a hundred steps.
-MAX_LOSS_DIFFERENCE = 1e-5  # relative
 SIZES = {
     "gpt": {
         "cpu": sequence.Size(width=128, layers=3, heads=4, length=128, batch=8),
@@ -49,7 +47,7 @@ class Task(NamedTuple):
     make: Callable[[sequence.Parts], nn.Module]
     loss: Callable[[nn.Module, Tensor, Tensor], Tensor]
     batch: Callable[[int], tuple[Tensor, Tensor]]  # of a step
-    rate: float
+    rate: float  # smaller for wide nets, whose sums are longer
 
 
 def library_text() -> Tensor:
@@ -73,9 +71,14 @@ def gpt(device: str) -> Task:
         return functional.cross_entropy(net(text).flatten(0, 1), following.flatten())
 
     what = f"{len(text) / 1e6:.1f} million bytes of Python's standard library, {size.batch} x {size.length} a step"
-    make: Callable[[sequence.Parts], nn.Module] = lambda parts: sequence.GPT(parts, size)  # noqa: E731
+
+    def make(parts: sequence.Parts) -> nn.Module:
+        return sequence.GPT(parts, size)
+
     count = size.batch * size.length
-    return Task("GPT: AddRMSNorm and SwiGLU", what, "bytes", count, sequence.GPT_PARTS, make, loss, batch, 0.1)
+    return Task(
+        "GPT: AddRMSNorm and SwiGLU", what, "bytes", count, sequence.GPT_PARTS, make, loss, batch, 12.8 / size.width
+    )
 
 
 def vit(device: str) -> Task:
@@ -89,11 +92,15 @@ def vit(device: str) -> Task:
         return functional.cross_entropy(net(images), labels)
 
     what = f"{len(digits.images)} handwritten digits of 8 x 8 pixels (scikit-learn), {size.batch} a step"
-    make: Callable[[sequence.Parts], nn.Module] = lambda parts: sequence.ViT(parts, size)  # noqa: E731
-    title = "ViT: AddLayerNorm and BiasGELU"
-    return Task(
-        title, what, "images", size.batch, sequence.VIT_PARTS, make, loss, lambda s: digits.batch(s, size.batch), 0.02
-    )
+
+    def make(parts: sequence.Parts) -> nn.Module:
+        return sequence.ViT(parts, size)
+
+    def batch(step: int) -> tuple[Tensor, Tensor]:
+        return digits.batch(step, size.batch)
+
+    title, rate = "ViT: AddLayerNorm and BiasGELU", min(0.002, 0.2 / size.width)
+    return Task(title, what, "images", size.batch, sequence.VIT_PARTS, make, loss, batch, rate)
 
 
 TASKS = {"gpt": gpt, "vit": vit}
@@ -121,6 +128,7 @@ def usable(device: str, wanted: tuple[str, ...]) -> Iterator[str]:
 def show(task: Task, device: str, steps: int, modes: tuple[str, ...]) -> tuple[Losses, bool]:
     """All modes; the eager losses, and whether all runs agree."""
     curves: dict[str, Losses] = {}
+    # In float32 both add the same numbers in another order: such nets part by some 1e-7 in a hundred steps.
     write(styled(f"  {'':10}{NAMES[0]:>16}{NAMES[1]:>16}   {task.unit} a second, median", "dim"))
     for mode in usable(device, modes):
         count = min(steps, LATER_STEPS) if curves else steps
@@ -140,13 +148,12 @@ def show(task: Task, device: str, steps: int, modes: tuple[str, ...]) -> tuple[L
         passed,
         f"largest relative difference of the losses of {runs}: {difference:.1e} (allowed: {MAX_LOSS_DIFFERENCE})",
     )
-    learned = want[-1] < want[0]
-    verdict(learned, f"the loss went from {want[0]:.3f} to {want[-1]:.3f}")
-    return first, passed and learned
+    write(f"  The loss went from {want[0]:.3f} to {want[-1]:.3f}.")
+    return first, passed
 
 
 def run(what: str, device: str, steps: int, plot: str, modes: tuple[str, ...] = MODES) -> int:
-    """One of the tasks; 0 if PyTorch and normact agree and have learned."""
+    """One of the tasks; 0 if PyTorch and normact agree."""
     start = time.perf_counter()
     task = TASKS[what](device)
     write(styled("normact: a transformer on fused kernels", "bold"))

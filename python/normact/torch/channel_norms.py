@@ -92,16 +92,16 @@ def instance_norm(
     """
     check_tensor("instance_norm", "input", input)
     tensors = matched((input,), (weight, bias))
-    running = Running(input, running_mean, running_var)
     if not use_input_stats:
-        return call(BATCH_NORM, tensors + running.used, (False, eps, activation, alpha))
+        return call(BATCH_NORM, tensors + kept_in(input, running_mean, running_var), (False, eps, activation, alpha))
     if input.ndim < 2:
         raise ValueError(f"instance_norm: input is {input.ndim}-D; expected at least 2 dimensions, (N, C, ...)")
     options = (input.shape[1] or 1, eps, activation, alpha)
     if running_mean is None and running_var is None:
         return call(GROUP_NORM, tensors, options)
-    y = call(INSTANCE_NORM_UPDATE, tensors + running.used, (*options, momentum))
-    running.write_back()
+    running = kept_in(input, running_mean, running_var)
+    y = call(INSTANCE_NORM_UPDATE, tensors + running, (*options, momentum))
+    write_back((running_mean, running_var), running)
     return y
 
 
@@ -164,29 +164,27 @@ def batch_norm(
     [[0.0], [1.0]]
     """
     check_tensor("batch_norm", "input", input)
-    running = Running(input, running_mean, running_var)
+    running = kept_in(input, running_mean, running_var)
     if addend is None:
         tensors, plain, updating = matched((input,), (weight, bias)), BATCH_NORM, BATCH_NORM_UPDATE
     else:
         tensors, plain, updating = matched((input, addend), (weight, bias)), BATCH_NORM_ADD, BATCH_NORM_ADD_UPDATE
     options = (bool(training), eps, activation, alpha)
     if not training or (running_mean is None and running_var is None):
-        return call(plain, tensors + running.used, options)
-    y = call(updating, (*tensors, *running.used, num_batches_tracked), (*options, momentum))
-    running.write_back()
+        return call(plain, tensors + running, options)
+    y = call(updating, (*tensors, *running, num_batches_tracked), (*options, momentum))
+    write_back((running_mean, running_var), running)
     return y
 
 
-class Running:
-    """Running statistics in the dtype that the library keeps them in."""
+def kept_in(input: Any, *given: Any) -> tuple[Any, ...]:
+    """Running statistics in the dtype that the library keeps them in: themselves, or copies."""
+    dtype = statistic_dtype(input.dtype)
+    return tuple([each if each is None or each.dtype is dtype else each.to(dtype) for each in given])
 
-    def __init__(self, input: Any, *given: Any) -> None:
-        dtype = statistic_dtype(input.dtype)
-        self.given = given
-        self.used = tuple(each if each is None or each.dtype == dtype else each.to(dtype) for each in given)
 
-    def write_back(self) -> None:
-        """Copies what was updated to where it came from."""
-        for given, used in zip(self.given, self.used):
-            if given is not used:
-                given.copy_(used)
+def write_back(given: tuple[Any, ...], used: tuple[Any, ...]) -> None:
+    """Copies what was updated to where it came from."""
+    for each, new in zip(given, used):
+        if each is not new:
+            each.copy_(new)

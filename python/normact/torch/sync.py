@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from normact import batch_norm_parts as parts
 from normact.activation_calls import FROM_OUTPUT
-from normact.torch.channel_norms import Running
+from normact.torch.channel_norms import kept_in, write_back
 from normact.torch.functions import refusal
 from normact.torch.inputs import check_tensor, matched
 
@@ -142,8 +142,8 @@ def sync_batch_norm(
         )
     check_tensor("sync_batch_norm", "input", input)
     tensors = matched((input, addend), (weight, bias))
-    running = Running(input, running_mean, running_var)
-    states = (*running.used, num_batches_tracked)
+    running = kept_in(input, running_mean, running_var)
+    states = (*running, num_batches_tracked)
     y = _Synchronised.apply(*tensors, states, momentum, eps, activation, alpha, group)
-    running.write_back()
+    write_back((running_mean, running_var), running)
     return y
