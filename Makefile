@@ -37,9 +37,11 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
-demo: $(VENV)/.normact $(VENV)/.demo ## build, install into .venv, run the demos: a pretrained encoder, two nets for images
+demo: $(VENV)/.normact $(VENV)/.demo ## build, install into .venv, run the demos: a pretrained encoder, nets for images and text
 	$(BIN)/python -m normact demo
 	$(BIN)/python -m normact demo vision
+	$(BIN)/python -m normact demo gpt --steps 40 --modes eager
+	$(BIN)/python -m normact demo vit --steps 40
 
 test: ctest pytest ## build, install into .venv, run the C, C++ and Python tests
 

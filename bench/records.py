@@ -7,6 +7,7 @@
         missing
   cpu   the same with `threads` in place of R
   host  host time of eager calls, microseconds
+  step  a whole training step of PyTorch's modules and of normact's, microseconds
 Numbers are only ever measured; what is computed from them later lives in report.py and targets.py.
 """
 

@@ -153,6 +153,18 @@ def host_table(lines: Sequence[Record]) -> list[str]:
     return out if lines else []
 
 
+def step_table(lines: Sequence[Record]) -> list[str]:
+    """Whole training steps; what is missing says why."""
+    rows = []
+    for line in lines:
+        theirs, ours = (line["contestants"][name] for name in ("torch", "normact"))
+        cells = [number(found["us"] / 1e3, 3) if "us" in found else found["missing"] for found in (theirs, ours)]
+        both = "us" in theirs and "us" in ours
+        rows.append((line["case"], *cells, number(theirs["us"] / ours["us"]) if both else "-"))
+    header = ("training step", "torch, ms", "normact, ms", "torch / normact")
+    return ["### Training steps", "", *table(header, rows)] if rows else []
+
+
 def folded(title: str, lines: Sequence[str]) -> list[str]:
     return [f"<details><summary>{title}</summary>", "", *lines, "</details>", ""]
 
@@ -165,7 +177,7 @@ def device_section(folder: Path, plot_root: Path | None) -> list[str]:
     lines = newest(records.read(sorted(folder.glob("*.jsonl"))))
     if not lines:
         return []
-    of = {kind: [line for line in lines if line["record"] == kind] for kind in ("gpu", "cpu", "host")}
+    of = {kind: [line for line in lines if line["record"] == kind] for kind in ("gpu", "cpu", "host", "step")}
     out = [f"## {lines[0]['run']['device']}", "", *run_lines(lines)]
     images = plots.draw(of["gpu"], of["cpu"], plot_root / folder.name) if plot_root else []
     pictures = [f"![{image.stem}](plots/{folder.name}/{image.name})" for image in images]
@@ -174,7 +186,7 @@ def device_section(folder: Path, plot_root: Path | None) -> list[str]:
     if of["cpu"]:
         out += [*target_table(of["cpu"], "cpu"), *missing_notes(of["cpu"])]
     out += [*pictures, ""] if pictures else []
-    return [*out, *gpu_table(of["gpu"]), *cpu_table(of["cpu"]), *host_table(of["host"])]
+    return [*out, *gpu_table(of["gpu"]), *cpu_table(of["cpu"]), *host_table(of["host"]), *step_table(of["step"])]
 
 
 def write_report(results: Path, page: Path, *, plot: bool = True) -> None:

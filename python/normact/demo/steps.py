@@ -36,20 +36,21 @@ class Steps:
         self._loss: Callable[..., Tensor] = lambda *given: loss(net, *given)
         if mode == "compiled":
             self._loss = torch.compile(self._loss)
+        self._done = 0
         self._graph: Any = None
         self._inputs: Batch = ()
         self._result = torch.zeros(())
 
     def __call__(self) -> None:
         """The next step."""
-        batch = self._batch(len(self.losses))
+        self.losses.append(self.run(self._batch(len(self.losses))).item())
+
+    def run(self, batch: Batch) -> Tensor:
+        """A step on a batch, not waited for; the loss."""
+        self._done += 1
         if self._mode != "graphed":
-            loss = self._step(batch)
-        elif len(self.losses) < _EAGER_STEPS:
-            loss = self._beside(batch)
-        else:
-            loss = self._replay(batch)
-        self.losses.append(loss.item())
+            return self._step(batch)
+        return self._beside(batch) if self._done <= _EAGER_STEPS else self._replay(batch)
 
     def _step(self, batch: Batch) -> Tensor:
         device = batch[0].device.type
