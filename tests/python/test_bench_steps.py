@@ -25,7 +25,7 @@ def test_gpt(tmp_path: pathlib.Path) -> None:
 
 def test_sync(tmp_path: pathlib.Path) -> None:
     """Two processes; on CPUs PyTorch's own is missing."""
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "-m", "bench.steps"]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "bench.steps"]
     command = [*launch, "sync", "--tiny", "--seconds", "0.05", "--output", str(tmp_path)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     subprocess.run([sys.executable, *command], cwd=ROOT, env=env, check=True, timeout=240)
