@@ -41,7 +41,7 @@ demo: $(VENV)/.normact $(VENV)/.demo ## build, install into .venv, run the demos
 	$(BIN)/python -m normact demo
 	$(BIN)/python -m normact demo vision
 	$(BIN)/python -m normact demo gpt --steps 40 --modes eager
-	$(BIN)/python -m normact demo vit --steps 40
+	$(BIN)/python -m normact demo vit --steps 40 --modes eager
 
 test: ctest pytest ## build, install into .venv, run the C, C++ and Python tests
 

@@ -145,7 +145,7 @@ def sync(device: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         return kind(images.channels)
 
     def block(kind: Any) -> nn.Module:
-        net = vision.Block((kind, kind), images.channels, images.channels, 1)
+        net: Any = vision.Block((kind, kind), images.channels, images.channels, 1)
         ids = [torch.device(device, torch.cuda.current_device())] if device == "cuda" else None
         return DistributedDataParallel(net.to(device).to(memory_format=torch.channels_last), ids)
 
