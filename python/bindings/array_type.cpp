@@ -94,7 +94,9 @@ void check_type(PyObject* object, const ArrayType& type, const char* name, const
       break;
     case Framework::numpy: expected = "a numpy.ndarray; numpy.asarray() drops what the subclass adds"; break;
     case Framework::cupy: expected = "a cupy.ndarray"; break;
-    case Framework::jax: expected = "a jax.Array with a value, as outside of jit, grad and vmap"; break;
+    case Framework::jax:
+      expected = "a jax.Array with a value; inside of jit, grad and vmap the function of the same name in normact.jax";
+      break;
     case Framework::tensorflow:
       expected = "an eager tensor; a variable has one in .value(), and normact.tensorflow works inside tf.function";
       break;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/error.h"
 
-#include <string>
 #include <string_view>
 #include <utility>
 
@@ -13,7 +12,10 @@ constexpr std::pair<std::string_view, std::string_view> kWords[] = {
     {"desc->axes are ", "axis is "}, {"desc->axes", "axis"}, {"desc->", ""}, {"exec->", ""}, {"NULL", "None"},
 };
 
-std::string in_python(std::string sentence, const char* function) {
+}  // namespace
+
+std::string last_sentence(const char* function) {
+  std::string sentence = normact_last_error();
   const size_t colon = sentence.find(": ");
   sentence.replace(0, colon == std::string::npos ? 0 : colon + 2, std::string(function) + ": ");
   for (const auto& [c_word, python_word] : kWords) {
@@ -24,10 +26,8 @@ std::string in_python(std::string sentence, const char* function) {
   return sentence;
 }
 
-}  // namespace
-
 void raise_status(normact_status status, const char* function) {
-  const std::string sentence = in_python(normact_last_error(), function);
+  const std::string sentence = last_sentence(function);
   switch (status) {
     case NORMACT_INVALID_ARGUMENT: raise(PyExc_ValueError, sentence);
     case NORMACT_NOT_SUPPORTED: raise(PyExc_NotImplementedError, sentence);

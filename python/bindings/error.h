@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include <sstream>
+#include <string>
 
 #include "normact/normact.h"
 
@@ -22,6 +23,9 @@ template <class... Parts>
   }
   nanobind::raise_python_error();
 }
+
+/// The library's last sentence in the words of Python; `function` is the name of the Python function.
+std::string last_sentence(const char* function);
 
 /// The exception for a status that is not OK: the library's sentence in the words of Python.
 [[noreturn]] void raise_status(normact_status status, const char* function);

@@ -10,6 +10,7 @@
 #include "bindings/group_norm.h"
 #include "bindings/norm.h"
 #include "bindings/tensor_arg.h"
+#include "bindings/xla_handlers.h"
 #include "normact/normact.h"
 
 namespace nb = nanobind;
@@ -55,6 +56,7 @@ NB_MODULE(_core, module) {
   normact::python::bind_batch_norm(module);
   normact::python::bind_group_norm(module);
   normact::python::bind_buffer(module);
+  normact::python::bind_xla_handlers(module);
   module.def("framework_of", &framework_of, nb::arg("x").none(), nb::arg("function"), nb::arg("name"),
              nb::sig("def framework_of(x: object, function: str, name: str) -> str"),
              "The framework of an array: numpy, torch, jax, tensorflow, cupy or other. TypeError if x is no array.");

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all public functions do with their arguments first: a wrong one ends here, when the function is traced."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from normact.activation_calls import kind_number, numbers
+
+_DTYPES = tuple(jnp.dtype(dtype) for dtype in (jnp.float64, jnp.float32, jnp.float16, jnp.bfloat16))
+
+
+def array(function: str, name: str, value: Any) -> Any:
+    """An array of JAX's. TypeError for what is none, or has a dtype that is not supported."""
+    if not isinstance(value, jax.Array):
+        if isinstance(value, (np.ndarray, np.generic)):
+            value = jnp.asarray(value)
+        elif hasattr(value, "__jax_array__"):
+            value = value.__jax_array__()
+        else:
+            kind = f"{type(value).__module__}.{type(value).__qualname__}"
+            raise TypeError(f"{function}: {name} is of type {kind}; expected a jax.Array")
+    if value.dtype not in _DTYPES:
+        raise TypeError(f"{function}: {name} has dtype {value.dtype}; expected float64, float32, float16 or bfloat16")
+    return value
+
+
+def twin(function: str, name: str, value: Any, x: Any, like: str = "x") -> Any:
+    """An optional array of the shape and dtype of x, which messages call `like`."""
+    if value is None:
+        return None
+    value = array(function, name, value)
+    if value.shape != x.shape:
+        raise ValueError(f"{function}: {name} has shape {value.shape}; expected {x.shape}, as {like} has")
+    if value.dtype != x.dtype:
+        raise TypeError(f"{function}: {name} has dtype {value.dtype}; expected {x.dtype}, as {like} has")
+    return value
+
+
+def parameter(function: str, name: str, value: Any, shape: tuple[int, ...], x: Any) -> Any:
+    """An optional array of this shape, of x's dtype or float32."""
+    if value is None:
+        return None
+    value = array(function, name, value)
+    if value.shape != shape:
+        raise ValueError(f"{function}: {name} has shape {value.shape}; expected {shape}")
+    if value.dtype not in (x.dtype, accumulator(x)):
+        either = f"{x.dtype} or float32" if x.dtype.itemsize == 2 else f"{x.dtype}"
+        raise TypeError(f"{function}: {name} has dtype {value.dtype}; expected {either}")
+    return value
+
+
+def statistic(function: str, name: str, value: Any, shape: tuple[int, ...], x: Any) -> Any:
+    """An optional array of this shape in the dtype of statistics."""
+    value = parameter(function, name, value, shape, x)
+    if value is not None and value.dtype != accumulator(x):
+        raise TypeError(f"{function}: {name} has dtype {value.dtype}; expected {accumulator(x)}")
+    return value
+
+
+def accumulator(x: Any) -> Any:
+    """The dtype of statistics."""
+    return jnp.dtype(jnp.float64 if x.dtype == jnp.float64 else jnp.float32)
+
+
+def negative(function: str, name: str, axis: Any, x: Any, like: str = "x") -> int:
+    """The axis counted from the last, so that leading ones may be added. ValueError for a wrong one."""
+    try:
+        number = operator.index(axis)
+    except TypeError:
+        raise TypeError(f"{function}: {name} is of type {type(axis).__name__}; expected an int") from None
+    if not -x.ndim <= number < x.ndim:
+        raise ValueError(
+            f"{function}: {name} is {number} and {like} has {x.ndim} dimensions; expected one of {-x.ndim} to "
+            f"{x.ndim - 1}"
+        )
+    return number if number < 0 else number - x.ndim
+
+
+def number(function: str, name: str, value: Any) -> float:
+    """A number that is known when the function is traced."""
+    try:
+        return float(value)
+    except Exception:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise TypeError(f"{function}: {name} is of type {kind}; expected a number that is no traced value") from None
+
+
+def activation(
+    function: str,
+    kind: str | None,
+    alpha: Any = None,
+    beta: Any = None,
+    threshold: Any = None,
+    argument: str = "activation",
+) -> tuple[int, float, float, float]:
+    """The number of a kind, alpha, beta and threshold; of None those of the identity."""
+    name = "identity" if kind is None else kind
+    index = kind_number(function, name, argument)
+    words = ("alpha", "beta", "threshold")
+    alpha, beta, threshold = (number(function, *each) for each in zip(words, numbers(name, alpha, beta, threshold)))
+    return index, alpha, beta, threshold

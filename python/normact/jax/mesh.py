@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What differs between the versions of JAX about meshes: manual regions and the axes that values vary over."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import NamedSharding, PartitionSpec, get_abstract_mesh
+
+#: Whether a dimension can be declared to be needed whole. Before, XLA gathers all operands of a call.
+CAN_PARTITION = "need_replication_factors" in inspect.signature(custom_partitioning.def_partition).parameters
+_STRUCT_PARAMETERS = inspect.signature(jax.ShapeDtypeStruct.__init__).parameters
+
+
+def is_manual() -> bool:
+    """Whether this is traced inside of a shard_map."""
+    return bool(get_abstract_mesh().manual_axes)
+
+
+def _axis_type(array: Any) -> Any:
+    return getattr(jax.typeof(array), "manual_axis_type", None)
+
+
+def varying_axes(array: Any) -> frozenset[str]:
+    """The manual axes that a value varies over; none where that is not tracked."""
+    kind = _axis_type(array)
+    axes = getattr(jax.typeof(array), "vma", ()) if kind is None else kind.varying
+    return frozenset(axes or ())
+
+
+def _varying(array: Any, axes: tuple[str, ...]) -> Any:
+    if hasattr(lax, "pcast"):
+        return lax.pcast(array, axes, to="varying")
+    return lax.pvary(array, axes)  # type: ignore[attr-defined]
+
+
+def together(arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """The arrays, each of them varying over all axes that any of them varies over. None stays None.
+
+    What is used by all devices is made varying before a differentiable function, so that its gradient is summed over
+    them by JAX.
+    """
+    union: frozenset[str] = frozenset().union(*(varying_axes(array) for array in arrays if array is not None))
+    if not union:
+        return tuple(arrays)
+
+    def spread(array: Any) -> Any:
+        missing = tuple(sorted(union - varying_axes(array)))
+        return _varying(array, missing) if missing else array
+
+    return tuple(None if array is None else spread(array) for array in arrays)
+
+
+def result(shape: tuple[int, ...], dtype: Any, like: Any) -> jax.ShapeDtypeStruct:
+    """The type of a result that varies as `like` does."""
+    kind = _axis_type(like)
+    if kind is not None and "manual_axis_type" in _STRUCT_PARAMETERS and kind.varying:
+        sharding = jax.typeof(like).sharding
+        spec = PartitionSpec(*(None for _ in shape))
+        return jax.ShapeDtypeStruct(
+            shape, dtype, manual_axis_type=kind, sharding=NamedSharding(sharding.mesh, spec)
+        )
+    if "vma" in _STRUCT_PARAMETERS:
+        return jax.ShapeDtypeStruct(shape, dtype, vma=varying_axes(like))  # type: ignore[call-arg]
+    return jax.ShapeDtypeStruct(shape, dtype)
