@@ -15,7 +15,6 @@ import jax
 import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
-from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
 from normact.jax import mesh
@@ -155,17 +154,16 @@ def _batchable(call: Call, names: tuple[str, ...], options: Any) -> Any:
 
 def _partitioned(call: Call, operands: Tensors, options: Any) -> tuple[Any, ...]:
     names = tuple(operands)
-    if not mesh.CAN_PARTITION:
+    if not mesh.can_partition():
         return _run(call, operands, options)
     layout = call.layout(operands, options)
     sizes = _sizes(layout, operands)
 
-    @custom_partitioning
     def function(*arrays: Any) -> tuple[Any, ...]:
         return _run(call, dict(zip(names, arrays)), options)
 
     def shardings(device_mesh: Any, arguments: Any) -> tuple[dict[str, Any], tuple[Any, ...], tuple[Any, ...]]:
-        divided = {name: argument.sharding.spec for name, argument in zip(names, arguments)}
+        divided = {name: getattr(argument.sharding, "spec", ()) for name, argument in zip(names, arguments)}
         axes = _axes_of(layout, sizes, divided, device_mesh)
 
         def along(dims: Dims) -> NamedSharding:
@@ -185,25 +183,16 @@ def _partitioned(call: Call, operands: Tensors, options: Any) -> tuple[Any, ...]
 
         return device_mesh, on_device, of_results, of_operands
 
-    function.def_partition(
-        partition,
-        infer_sharding_from_operands=infer,
-        sharding_rule=_rule(layout, names),
-        need_replication_factors=tuple(sorted(layout.whole & _used(layout))),
-    )
-    return function(*operands.values())
+    return mesh.partitioned(function, partition, infer, *_rule(layout, names))(*operands.values())
 
 
-def _used(layout: Layout) -> set[str]:
-    every = [*layout.operands.values(), *(result.dims for result in layout.results.values())]
-    return {dim for dims in every for dim in dims}
-
-
-def _rule(layout: Layout, names: tuple[str, ...]) -> str:
-    """The dimensions in Shardy's notation."""
-    operands = [" ".join(layout.operands[name]) for name in names]
-    results = [" ".join(result.dims) for result in layout.results.values()]
-    return f"{', '.join(operands)} -> {', '.join(results)}"
+def _rule(layout: Layout, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """The dimensions in Shardy's notation, and those that must be whole in the order in which they appear."""
+    operands = [layout.operands[name] for name in names]
+    results = [result.dims for result in layout.results.values()]
+    text = " -> ".join(", ".join(" ".join(dims) for dims in side) for side in (operands, results))
+    every = dict.fromkeys(dim for dims in operands + results for dim in dims)
+    return text, tuple(dim for dim in every if dim in layout.whole)
 
 
 def _axes_of(

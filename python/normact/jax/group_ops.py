@@ -88,4 +88,4 @@ def _backward(gradients: Arrays, kept: Arrays, options: Options) -> Arrays:
 
 
 #: (options, x, weight, bias, running_mean, running_var) -> y and the new running statistics, or None for each.
-GROUP_NORM = build(Op(_forward, _backward))
+GROUP_NORM = build(Op(_forward, _backward, states=2))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,9 +12,24 @@ from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec, get_abstract_mesh
 
-#: Whether a dimension can be declared to be needed whole. Before, XLA gathers all operands of a call.
-CAN_PARTITION = "need_replication_factors" in inspect.signature(custom_partitioning.def_partition).parameters
+# Whether Shardy can be told that a dimension is needed whole.
+_KNOWS_WHOLE = "need_replication_factors" in inspect.signature(custom_partitioning.def_partition).parameters
 _STRUCT_PARAMETERS = inspect.signature(jax.ShapeDtypeStruct.__init__).parameters
+
+
+def can_partition() -> bool:
+    """Whether JAX can be told how a call is partitioned. If not, XLA gathers all operands of the call."""
+    return _KNOWS_WHOLE or not jax.config.jax_use_shardy_partitioner
+
+
+def partitioned(
+    function: Callable[..., Any], partition: Any, infer: Any, rule: str, whole: tuple[str, ...]
+) -> Callable[..., Any]:
+    """The function with its partitioning: `rule` and `whole` for Shardy, `infer` for what was before it."""
+    found = custom_partitioning(function)
+    shardy = {"sharding_rule": rule, "need_replication_factors": whole} if _KNOWS_WHOLE else {}
+    found.def_partition(partition, infer_sharding_from_operands=infer, **shardy)
+    return found
 
 
 def is_manual() -> bool:

@@ -29,6 +29,8 @@ class Op:
     forward: Callable[[Arrays, Any, bool], tuple[Arrays, Arrays]]
     #: (gradients of what the caller got, what the forward kept, options) -> for each tensor its gradient or None.
     backward: Callable[[Arrays, Arrays, Any], Arrays]
+    #: How many of the last tensors are running statistics, which have no gradient.
+    states: int = 0
 
 
 def build(op: Op) -> Callable[..., Arrays]:
@@ -51,7 +53,8 @@ def build(op: Op) -> Callable[..., Arrays]:
 
     @functools.partial(jax.jit, static_argnums=0, inline=True)
     def call(options: Any, *tensors: Any) -> Arrays:
-        return function(options, *mesh.together(tensors))
+        differentiable = len(tensors) - op.states
+        return function(options, *mesh.together(tensors[:differentiable]), *tensors[differentiable:])
 
     return call
 
