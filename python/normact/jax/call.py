@@ -96,10 +96,14 @@ def _run(call: Call, operands: Tensors, options: Any) -> tuple[Any, ...]:
     """The call on whole arrays, or on a device's parts of them."""
     layout = call.layout(operands, options)
     sizes, arrays = _sizes(layout, operands), list(operands.values())
-    results = [
-        mesh.result(tuple(sizes[dim] for dim in result.dims), result.dtype, arrays[0])
-        for result in layout.results.values()
-    ]
+    device_mesh, divided = mesh.explicit_specs(operands)
+    axes = _axes_of(layout, sizes, divided, device_mesh)
+
+    def result(dims: Dims, dtype: Any) -> Any:
+        sharding = None if device_mesh is None else _along(dims, axes, device_mesh)
+        return mesh.result(tuple(sizes[dim] for dim in dims), dtype, arrays[0], sharding)
+
+    results = [result(*each) for each in layout.results.values()]
     names, found = list(operands), list(layout.results)
     fields = tuple(FIELDS[call.name].index(name) for name in names + found)
     aliases = {names.index(state): found.index(state) for state in call.states if state in layout.results}
@@ -165,12 +169,8 @@ def _partitioned(call: Call, operands: Tensors, options: Any) -> tuple[Any, ...]
     def shardings(device_mesh: Any, arguments: Any) -> tuple[dict[str, Any], tuple[Any, ...], tuple[Any, ...]]:
         divided = {name: getattr(argument.sharding, "spec", ()) for name, argument in zip(names, arguments)}
         axes = _axes_of(layout, sizes, divided, device_mesh)
-
-        def along(dims: Dims) -> NamedSharding:
-            return NamedSharding(device_mesh, PartitionSpec(*(axes.get(dim) for dim in dims)))
-
-        results = tuple(along(result.dims) for result in layout.results.values())
-        return axes, tuple(along(layout.operands[name]) for name in names), results
+        of_operands = tuple(_along(layout.operands[name], axes, device_mesh) for name in names)
+        return axes, of_operands, tuple(_along(each.dims, axes, device_mesh) for each in layout.results.values())
 
     def infer(device_mesh: Any, arguments: Any, results: Any) -> tuple[Any, ...]:
         return shardings(device_mesh, arguments)[2]
@@ -213,6 +213,10 @@ def _axes_of(
             axes[dim] = tuple(names)
             used |= set(names)
     return axes
+
+
+def _along(dims: Dims, axes: dict[str, tuple[str, ...]], device_mesh: Any) -> NamedSharding:
+    return NamedSharding(device_mesh, PartitionSpec(*(axes.get(dim) for dim in dims)))
 
 
 def _on_device(

@@ -71,15 +71,19 @@ def together(arrays: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(None if array is None else spread(array) for array in arrays)
 
 
-def result(shape: tuple[int, ...], dtype: Any, like: Any) -> jax.ShapeDtypeStruct:
-    """The type of a result that varies as `like` does."""
+def explicit_specs(arrays: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The mesh whose axes are a part of types, and how each array is divided along them; (None, {}) without one."""
+    shardings = {name: jax.typeof(array).sharding for name, array in arrays.items()}
+    found = next((each.mesh for each in shardings.values() if getattr(each.mesh, "explicit_axes", ())), None)
+    return (None, {}) if found is None else (found, {name: each.spec for name, each in shardings.items()})
+
+
+def result(shape: tuple[int, ...], dtype: Any, like: Any, divided: NamedSharding | None) -> jax.ShapeDtypeStruct:
+    """The type of a result that varies as `like` does, divided along explicit axes as is said."""
     kind = _axis_type(like)
     if kind is not None and "manual_axis_type" in _STRUCT_PARAMETERS and kind.varying:
-        sharding = jax.typeof(like).sharding
-        spec = PartitionSpec(*(None for _ in shape))
-        return jax.ShapeDtypeStruct(
-            shape, dtype, manual_axis_type=kind, sharding=NamedSharding(sharding.mesh, spec)
-        )
-    if "vma" in _STRUCT_PARAMETERS:
+        sharding = NamedSharding(jax.typeof(like).sharding.mesh, PartitionSpec(*(None for _ in shape)))
+        return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=kind, sharding=sharding)
+    if kind is None and "vma" in _STRUCT_PARAMETERS and varying_axes(like):
         return jax.ShapeDtypeStruct(shape, dtype, vma=varying_axes(like))  # type: ignore[call-arg]
-    return jax.ShapeDtypeStruct(shape, dtype)
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=divided)

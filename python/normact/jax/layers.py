@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Flax's two kinds of layers have in common: their arguments in the words of the functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from normact.jax.channel_norms import batch_norm, group_norm
+from normact.jax.inputs import accumulator
+from normact.jax.norms import layer_norm, rms_norm
+
+
+def refuse_unused(function: str, **arguments: Any) -> None:
+    """Raises ValueError for an argument of Flax's layer that is not supported here."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise ValueError(f"{function}: {name} is {value!r}; expected None, as the kernels have no such option")
+
+
+def matched(x: Any, scale: Any, bias: Any, dtype: Any) -> tuple[Any, Any, Any]:
+    """x, scale and bias in dtypes that go together, none of them narrower than the result.
+
+    Flax computes in float32 and gives the result in `dtype`. The kernels do the same for 16-bit arrays, whose result
+    is 16-bit too; only where x is wider than `dtype` the result has to be narrowed after.
+    """
+    wide = jnp.promote_types(x.dtype, dtype)
+    x = x.astype(wide)
+    fits = (wide, accumulator(x))
+    scale, bias = (None if p is None else p if p.dtype in fits else p.astype(fits[1]) for p in (scale, bias))
+    return x, scale, bias
+
+
+def sorted_axes(function: str, name: str, axes: Any, ndim: int) -> tuple[int, ...]:
+    """Distinct axes, positive and in order."""
+    found = sorted({axis + ndim if axis < 0 else axis for axis in (axes if isinstance(axes, Iterable) else (axes,))})
+    if not found or found[0] < 0 or found[-1] >= ndim:
+        raise ValueError(f"{function}: {name} is {axes} and the input has {ndim} dimensions; expected axes of it")
+    return tuple(found)
+
+
+def single_axis(function: str, name: str, axes: Any, ndim: int) -> int:
+    """The only one of these axes."""
+    found = sorted_axes(function, name, axes, ndim)
+    if len(found) != 1:
+        raise ValueError(f"{function}: {name} is {axes}; expected one axis")
+    return found[0]
+
+
+def row(
+    norm: str,
+    x: Any,
+    scale: Any,
+    bias: Any,
+    reduction_axes: Any,
+    feature_axes: Any,
+    epsilon: float,
+    dtype: Any,
+    activation: str | None,
+    alpha: float | None,
+) -> Any:
+    """A layer norm or RMS norm, whose parameters may lie along some of the normalised axes only."""
+    reduced = sorted_axes(norm, "reduction_axes", reduction_axes, x.ndim)
+    features = sorted_axes(norm, "feature_axes", feature_axes, x.ndim)
+    if not set(features) <= set(reduced):
+        raise ValueError(
+            f"{norm}: feature_axes is {feature_axes} and reduction_axes is {reduction_axes}; expected features among "
+            "the axes that are normalised over (GroupNorm and InstanceNorm have them otherwise)"
+        )
+    shape = tuple(x.shape[axis] for axis in reduced)
+    along = tuple(x.shape[axis] if axis in features else 1 for axis in reduced)
+    x, scale, bias = matched(x, scale, bias, dtype)
+    scale, bias = (None if p is None else jnp.broadcast_to(p.reshape(along), shape) for p in (scale, bias))
+    function = rms_norm if norm == "RMSNorm" else layer_norm
+    y = function(x, scale, bias, axis=reduced, eps=epsilon, activation=activation, alpha=alpha)
+    return y.astype(dtype)
+
+
+def group(
+    x: Any,
+    scale: Any,
+    bias: Any,
+    num_groups: int,
+    channel_axis: int,
+    reduction_axes: Any,
+    epsilon: float,
+    dtype: Any,
+    activation: str | None,
+    alpha: float | None,
+) -> Any:
+    """A group norm, over all axes but the first, or over the last ones of those that are given."""
+    shape = x.shape
+    first = 1
+    if reduction_axes is not None:
+        reduced = sorted_axes("GroupNorm", "reduction_axes", reduction_axes, x.ndim)
+        first = reduced[0]
+        if reduced != tuple(range(first, x.ndim)):
+            raise ValueError(f"GroupNorm: reduction_axes is {reduction_axes}; expected the last axes of the input")
+    x, scale, bias = matched(x, scale, bias, dtype)
+    x = x.reshape(-1, *shape[first:]) if first != 1 else x
+    axis = channel_axis if channel_axis < 0 else channel_axis - len(shape)
+    y = group_norm(
+        x, num_groups, scale, bias, channel_axis=axis, eps=epsilon, activation=activation, alpha=alpha
+    )
+    return y.reshape(shape).astype(dtype)
+
+
+def batch_inference(
+    x: Any,
+    scale: Any,
+    bias: Any,
+    statistics: tuple[Any, Any],
+    axis: int,
+    epsilon: float,
+    dtype: Any,
+    activation: str | None,
+    alpha: float | None,
+) -> Any:
+    """A batch norm by running statistics."""
+    x, scale, bias = matched(x, scale, bias, dtype)
+    mean, variance = (array.astype(accumulator(x)) for array in statistics)
+    options = {"channel_axis": axis, "eps": epsilon, "activation": activation, "alpha": alpha}
+    return batch_norm(x, scale, bias, mean, variance, **options).astype(dtype)
+
+
+def batch_training(
+    x: Any,
+    scale: Any,
+    bias: Any,
+    axis: int,
+    epsilon: float,
+    dtype: Any,
+    activation: str | None,
+    alpha: float | None,
+    axis_name: Any,
+) -> tuple[Any, Any, Any]:
+    """A batch norm, and the mean and variance of the batch: Flax's, which is divided by n."""
+    x, scale, bias = matched(x, scale, bias, dtype)
+    empty = jnp.zeros(x.shape[axis], accumulator(x))
+    # With a momentum of 1 the new running statistics are those of the batch.
+    options = {"channel_axis": axis, "eps": epsilon, "activation": activation, "alpha": alpha, "momentum": 1.0}
+    y, mean, variance = batch_norm(
+        x, scale, bias, empty, empty, training=True, axis_name=axis_name, **options
+    )
+    count = x.size // max(x.shape[axis], 1) * (1 if axis_name is None else lax.psum(1, axis_name))
+    return y.astype(dtype), mean, variance * ((count - 1) / max(count, 1))
