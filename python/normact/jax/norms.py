@@ -72,9 +72,11 @@ def layer_norm(
     Examples
     --------
     >>> import jax, jax.numpy as jnp
-    >>> x = jnp.array([[1.0, 2.0, 3.0]])
-    >>> jax.grad(lambda x: layer_norm(x, eps=0.0)[0, 0])(x).round(4).tolist()
-    [[0.20409999787807465, -0.40819999575614929, 0.20409999787807465]]
+    >>> x = jnp.array([[0.0, 0.0, 4.0, 4.0]])
+    >>> layer_norm(x, eps=0.0).tolist()
+    [[-1.0, -1.0, 1.0, 1.0]]
+    >>> jax.grad(lambda x: layer_norm(x, eps=0.0)[0, 0])(x).tolist()
+    [[0.25, -0.25, 0.0, 0.0]]
     """
     options = (axis, eps, weight_offset, activation, alpha)
     return _norm("layer_norm", _core.LAYER, x, residual, weight, bias, *options)
