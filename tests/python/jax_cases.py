@@ -90,9 +90,7 @@ CASES = [
         (SHAPE, SHAPE, (SHAPE[0], SHAPE[2])),
     ),
     Case("gelu", nj.gelu, lambda x: jax.nn.gelu(x, approximate=False), (SHAPE,)),
-    Case(
-        "tanh_bias", lambda x, b: nj.tanh(x, bias=b, axis=1), lambda x, b: jnp.tanh(x + _along(b)), (SHAPE, _C)
-    ),
+    Case("tanh_bias", lambda x, b: nj.tanh(x, bias=b, axis=1), lambda x, b: jnp.tanh(x + _along(b)), (SHAPE, _C)),
     Case("swiglu", nj.swiglu, lambda g, u: jax.nn.silu(g) * u, (SHAPE, SHAPE)),
     Case("swiglu_packed", lambda x, b: nj.swiglu(x, bias=b), _split, (SHAPE, _N)),
     Case(
@@ -114,16 +112,16 @@ CASES = [
         (SHAPE, _C),
     ),
     Case("batch_norm_inference", lambda x, w, b: nj.batch_norm(x, w, b, *STATES), _inference, (SHAPE, _C, _C)),
-    Case(
-        "group_norm", lambda x, w, b: nj.group_norm(x, 2, w, b, activation="gelu"), _group_norm, (SHAPE, _C, _C)
-    ),
+    Case("group_norm", lambda x, w, b: nj.group_norm(x, 2, w, b, activation="gelu"), _group_norm, (SHAPE, _C, _C)),
     Case("instance_norm", nj.instance_norm, lambda x, w: _norm(x, (-1,)) * _along(w), (SHAPE, _C)),
 ]
 
 
 def first(found: Any) -> Any:
     """What of the results has a gradient: y, and the sum of a residual."""
-    return found[:2] if isinstance(found, tuple) and len(found) == 2 else found[0] if isinstance(found, tuple) else found
+    return (
+        found[:2] if isinstance(found, tuple) and len(found) == 2 else found[0] if isinstance(found, tuple) else found
+    )
 
 
 def loss(function: Callable[..., Any]) -> Callable[..., Any]:

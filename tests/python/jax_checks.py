@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -14,7 +15,6 @@ import activation_checks
 import channel_cases
 import channel_checks
 import checks
-
 import normact.jax as nj
 from activation_cases import GatedProblem, expected, gated_expected
 from activation_cases import Problem as ActivationProblem
@@ -24,6 +24,16 @@ from devices import NUMPY_DTYPES, NumpyDevice
 
 #: Makes float64 arrays possible for the time of a test.
 enable_x64: Callable[..., Any] = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+
+
+@contextlib.contextmanager
+def quick_compilation() -> Iterator[None]:
+    """XLA compiles a third faster without what makes its own operations fast."""
+    name = "jax_disable_most_optimizations"
+    before = jax.config.read(name)
+    jax.config.update(name, True)
+    yield
+    jax.config.update(name, before)
 
 
 class JaxDevice(NumpyDevice):
@@ -163,5 +173,3 @@ def check_channel(problem: channel_cases.Problem) -> None:
     want = channel_cases.expected_backward_from(problem, own.mean, own.rstd)
     names = ("dx", "dweight", "dbias", "daddend")
     _compare(dict(zip(names, gradients, strict=True)), want, where)
-
-

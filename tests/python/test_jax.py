@@ -16,21 +16,22 @@ import normact
 import normact.jax as nj
 from activation_cases import KINDS, GatedProblem, Kind
 from activation_cases import Problem as ActivationProblem
-from jax_checks import check_activation, check_channel, check_gated, check_row, enable_x64
+from jax_checks import check_activation, check_channel, check_gated, check_row, enable_x64, quick_compilation
 
 every_dtype = pytest.mark.parametrize(("dtype", "parameter_dtype"), cases.DTYPES)
 
 
 @pytest.fixture(autouse=True)
 def _float64() -> Iterator[None]:
-    with enable_x64(True):
+    with enable_x64(True), quick_compilation():
         yield
 
 
 @every_dtype
 @pytest.mark.parametrize("kind", cases.KINDS)
 def test_row_norms(kind: str, dtype: str, parameter_dtype: str) -> None:
-    for weight, bias, residual, offset in cases.OPTIONS[::2]:
+    options = cases.OPTIONS[::2] if dtype == "float64" else (cases.OPTIONS[0], cases.OPTIONS[3])
+    for weight, bias, residual, offset in options:
         check_row(
             cases.Problem(
                 kind, (3, 2, 33), dtype, parameter_dtype, weight=weight, bias=bias, residual=residual,
@@ -52,7 +53,7 @@ def test_row_norms_of_other_shapes(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_activations(kind: str) -> None:
-    for dtype, bias, axis in (("float64", None, -1), ("float32", "float32", 1), ("bfloat16", "float32", -1)):
+    for dtype, bias, axis in (("float32", "float32", 1), ("bfloat16", None, -1)):
         check_activation(ActivationProblem(Kind(kind), (3, 4, 7), dtype, bias, axis))
 
 
@@ -76,7 +77,7 @@ def test_batch_norm(dtype: str, parameter_dtype: str) -> None:
     for (training, running), kind, addend in itertools.product(
         ((True, False), (True, True), (False, True)), (None, Kind("relu"), Kind("silu")), (False, True)
     ):
-        if kind is None and addend and not running:
+        if dtype != "float64" and addend != (kind is not None and running):
             continue
         check_channel(
             channel_cases.Problem(
@@ -88,11 +89,14 @@ def test_batch_norm(dtype: str, parameter_dtype: str) -> None:
 
 @every_dtype
 def test_group_norm(dtype: str, parameter_dtype: str) -> None:
-    for axis, groups in ((1, 2), (-1, 3), (1, 6)):
+    for axis, groups in ((1, 2), (-1, 3), (1, 6))[: 3 if dtype == "float64" else 1]:
         shape = (3, 6, 5) if axis == 1 else (3, 5, 6)
         options = {"channel_axis": axis, "num_groups": groups, "activation": Kind("silu") if groups == 2 else None}
         check_channel(channel_cases.Problem("group_norm", shape, dtype, parameter_dtype, **options))
-    check_channel(channel_cases.Problem("group_norm", (3, 6, 5), dtype, parameter_dtype, weight=False, bias=False))
+
+
+def test_group_norm_without_parameters() -> None:
+    check_channel(channel_cases.Problem("group_norm", (3, 6, 5), weight=False, bias=False))
 
 
 @pytest.mark.parametrize("running", [False, True])

@@ -73,7 +73,11 @@ def members(struct: str) -> list[str]:
 
 def assertions(header: str) -> str:
     """static_asserts of sizes, offsets and constants."""
-    lines = ["#include <xla/ffi/api/c_api.h>", '#include "bindings/xla_ffi.h"', "namespace ours = normact::python::xla;"]
+    lines = [
+        "#include <xla/ffi/api/c_api.h>",
+        '#include "bindings/xla_ffi.h"',
+        "namespace ours = normact::python::xla;",
+    ]
     # From 0.5 on their internal extensions have another name; the struct is the same.
     extension = "XLA_FFI_Extension_Base" if "XLA_FFI_Extension_Base;" in header else "XLA_FFI_InternalExtension"
     structs = STRUCTS | {"Extension": (extension, "struct_size type next")}
@@ -125,7 +129,9 @@ def test_this_jaxlib_is_accepted() -> None:
 
 @pytest.mark.parametrize("version", [(1, 0), (0, 0)])
 def test_another_version_is_refused(tmp_path: pathlib.Path, version: tuple[int, int]) -> None:
-    with pytest.raises(ImportError, match=rf"speaks version {version[0]}\.{version[1]} of .*; expected 0\.1 or a later"):
+    with pytest.raises(
+        ImportError, match=rf"speaks version {version[0]}\.{version[1]} of .*; expected 0\.1 or a later"
+    ):
         target.register(fake(tmp_path, versioned(*version)))
 
 

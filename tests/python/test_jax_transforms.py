@@ -15,14 +15,14 @@ import pytest
 import normact
 import normact.jax as nj
 from jax_cases import CASES, Case, loss
-from jax_checks import enable_x64
+from jax_checks import enable_x64, quick_compilation
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 @pytest.fixture(autouse=True)
 def _float64() -> Iterator[None]:
-    with enable_x64(True):
+    with enable_x64(True), quick_compilation():
         yield
 
 
@@ -41,7 +41,7 @@ def results(function: Callable[..., Any], case: Case) -> Callable[..., Any]:
     return lambda *arrays: (function(*arrays), gradient(function, case)(*arrays))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def formula(case: Case) -> Callable[..., Any]:
     """Compiled once for all tests of a case."""
     return jax.jit(results(case.theirs, case))
@@ -205,7 +205,9 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "sentence"), WRONG, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("call", "error", "sentence"), WRONG, ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_wrong_input(call: Callable[[], Any], error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         call()

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
-from normact.jax.call import Call, Layout, Result, Tensors
+from normact.jax.call import Call
+from normact.jax.layout import Layout, Result, Tensors
 from normact.jax.op import Arrays, Op, build, like, statistic_dtype
 
 
@@ -88,9 +89,7 @@ _STATISTICS = Call(
 )
 _MERGE = Call("batch_norm_merge", _merge_layout, _attributes, states=_STATES)
 _APPLY = Call("batch_norm_apply", lambda operands, options: _layout(operands, {"y": "x"}, options), _attributes)
-_REDUCE = Call(
-    "batch_norm_reduce", lambda operands, options: _layout(operands, {"sums": "sums"}, options), _attributes
-)
+_REDUCE = Call("batch_norm_reduce", lambda operands, options: _layout(operands, {"sums": "sums"}, options), _attributes)
 _INPUT_GRADIENT = Call("batch_norm_input_gradient", _input_gradient_layout, _attributes)
 
 

@@ -9,40 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
-from jax.sharding import NamedSharding, PartitionSpec
 
 from normact.jax import mesh
+from normact.jax.layout import Dims, Layout, Tensors, sizes_of
+from normact.jax.partition import Axes, partitioned
 from normact.jax.target import FIELDS, target
-
-Dims = tuple[str, ...]
-Tensors = dict[str, Any]  # by their names in the C API
-
-
-class Result(NamedTuple):
-    """The dimensions and dtype of a result."""
-
-    dims: Dims
-    dtype: Any
-
-
-class Layout(NamedTuple):
-    """The dimensions of all tensors of a call.
-
-    `whole` are those that no device may have a part of, `joint` those over which devices with different parts must
-    talk to each other; `sizes` has those that no operand has.
-    """
-
-    operands: dict[str, Dims]
-    results: dict[str, Result]
-    whole: frozenset[str] = frozenset()
-    joint: frozenset[str] = frozenset()
-    sizes: dict[str, int] = {}  # noqa: RUF012 (never written to)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,13 +53,6 @@ class Call:
 # ---- The call itself ----
 
 
-def _sizes(layout: Layout, operands: Tensors) -> dict[str, int]:
-    sizes = dict(layout.sizes)
-    for name, dims in layout.operands.items():
-        sizes.update(zip(dims, operands[name].shape))
-    return sizes
-
-
 def _attribute(value: Any) -> Any:
     """What XLA hands on as int64, float64, an array of int64, or text."""
     if isinstance(value, str):
@@ -95,23 +65,32 @@ def _attribute(value: Any) -> Any:
 def _run(call: Call, operands: Tensors, options: Any) -> tuple[Any, ...]:
     """The call on whole arrays, or on a device's parts of them."""
     layout = call.layout(operands, options)
-    sizes, arrays = _sizes(layout, operands), list(operands.values())
-    device_mesh, divided = mesh.explicit_specs(operands)
-    axes = _axes_of(layout, sizes, divided, device_mesh)
-
-    def result(dims: Dims, dtype: Any) -> Any:
-        sharding = None if device_mesh is None else _along(dims, axes, device_mesh)
-        return mesh.result(tuple(sizes[dim] for dim in dims), dtype, arrays[0], sharding)
-
-    results = [result(*each) for each in layout.results.values()]
+    sizes, arrays = sizes_of(layout, operands), list(operands.values())
+    results = [
+        mesh.result(tuple(sizes[dim] for dim in result.dims), result.dtype, arrays[0])
+        for result in layout.results.values()
+    ]
     names, found = list(operands), list(layout.results)
     fields = tuple(FIELDS[call.name].index(name) for name in names + found)
     aliases = {names.index(state): found.index(state) for state in call.states if state in layout.results}
-    function = jax.ffi.ffi_call(
-        target(call.name), results, vmap_method="sequential", input_output_aliases=aliases
-    )
+    function = jax.ffi.ffi_call(target(call.name), results, vmap_method="sequential", input_output_aliases=aliases)
     attributes = {"fields": fields, "function": options.function, **call.attributes(operands, options)}
     return tuple(function(*arrays, **{key: _attribute(value) for key, value in attributes.items()}))
+
+
+def _on_device(call: Call, operands: Tensors, options: Any, layout: Layout, axes: Axes) -> tuple[Any, ...]:
+    """The call on a device's parts. A result without a divided dimension is the sum over the devices."""
+    joint = tuple(name for dim, names in axes.items() if dim in layout.joint for name in names)
+    if joint and call.across is not None:
+        found = call.across(operands, options, joint)
+        return tuple(found[name] for name in layout.results)
+
+    def summed(array: Any, dims: Dims) -> Any:
+        missing = tuple(name for dim, names in axes.items() if dim not in dims for name in names)
+        return lax.psum(array, missing) if missing else array
+
+    found = _run(call, operands, options)
+    return tuple(summed(array, result.dims) for array, result in zip(found, layout.results.values()))
 
 
 # ---- vmap ----
@@ -122,7 +101,16 @@ def _batchable(call: Call, names: tuple[str, ...], options: Any) -> Any:
 
     @custom_vmap
     def function(*operands: Any) -> tuple[Any, ...]:
-        return _partitioned(call, dict(zip(names, operands)), options)
+        given = dict(zip(names, operands))
+        layout = call.layout(given, options)
+
+        def whole(*arrays: Any) -> tuple[Any, ...]:
+            return _run(call, dict(zip(names, arrays)), options)
+
+        def part(axes: Axes, *arrays: Any) -> tuple[Any, ...]:
+            return _on_device(call, dict(zip(names, arrays)), options, layout, axes)
+
+        return partitioned(layout, given, whole, part)
 
     @function.def_vmap
     def rule(size: int, batched: list[bool], *operands: Any) -> tuple[Any, Any]:
@@ -151,86 +139,3 @@ def _batchable(call: Call, names: tuple[str, ...], options: Any) -> Any:
         return found, (True,) * len(found)
 
     return function
-
-
-# ---- Sharded arrays under plain jit ----
-
-
-def _partitioned(call: Call, operands: Tensors, options: Any) -> tuple[Any, ...]:
-    names = tuple(operands)
-    if not mesh.can_partition():
-        return _run(call, operands, options)
-    layout = call.layout(operands, options)
-    sizes = _sizes(layout, operands)
-
-    def function(*arrays: Any) -> tuple[Any, ...]:
-        return _run(call, dict(zip(names, arrays)), options)
-
-    def shardings(device_mesh: Any, arguments: Any) -> tuple[dict[str, Any], tuple[Any, ...], tuple[Any, ...]]:
-        divided = {name: getattr(argument.sharding, "spec", ()) for name, argument in zip(names, arguments)}
-        axes = _axes_of(layout, sizes, divided, device_mesh)
-        of_operands = tuple(_along(layout.operands[name], axes, device_mesh) for name in names)
-        return axes, of_operands, tuple(_along(each.dims, axes, device_mesh) for each in layout.results.values())
-
-    def infer(device_mesh: Any, arguments: Any, results: Any) -> tuple[Any, ...]:
-        return shardings(device_mesh, arguments)[2]
-
-    def partition(device_mesh: Any, arguments: Any, results: Any) -> Any:
-        axes, of_operands, of_results = shardings(device_mesh, arguments)
-
-        def on_device(*parts: Any) -> tuple[Any, ...]:
-            return _on_device(call, dict(zip(names, parts)), options, layout, axes)
-
-        return device_mesh, on_device, of_results, of_operands
-
-    return mesh.partitioned(function, partition, infer, *_rule(layout, names))(*operands.values())
-
-
-def _rule(layout: Layout, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """The dimensions in Shardy's notation, and those that must be whole in the order in which they appear."""
-    operands = [layout.operands[name] for name in names]
-    results = [result.dims for result in layout.results.values()]
-    text = " -> ".join(", ".join(" ".join(dims) for dims in side) for side in (operands, results))
-    every = dict.fromkeys(dim for dims in operands + results for dim in dims)
-    return text, tuple(dim for dim in every if dim in layout.whole)
-
-
-def _axes_of(
-    layout: Layout, sizes: dict[str, int], divided: dict[str, Any], device_mesh: Any
-) -> dict[str, tuple[str, ...]]:
-    """The mesh axes that each dimension is divided along: as in the first operand in which it is.
-
-    A dimension stays whole if the call needs it so, or if it does not divide evenly.
-    """
-    axes: dict[str, tuple[str, ...]] = {}
-    used: set[str] = set()
-    for operand, spec in divided.items():
-        for dim, entry in zip(layout.operands[operand], spec):
-            names = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
-            parts = int(np.prod([device_mesh.shape[name] for name in names], dtype=np.int64))
-            if not names or dim in layout.whole or dim in axes or used & set(names) or sizes[dim] % parts:
-                continue
-            axes[dim] = tuple(names)
-            used |= set(names)
-    return axes
-
-
-def _along(dims: Dims, axes: dict[str, tuple[str, ...]], device_mesh: Any) -> NamedSharding:
-    return NamedSharding(device_mesh, PartitionSpec(*(axes.get(dim) for dim in dims)))
-
-
-def _on_device(
-    call: Call, operands: Tensors, options: Any, layout: Layout, axes: dict[str, tuple[str, ...]]
-) -> tuple[Any, ...]:
-    """The call on a device's parts. A result without a divided dimension is the sum over the devices."""
-    joint = tuple(name for dim, names in axes.items() if dim in layout.joint for name in names)
-    if joint and call.across is not None:
-        found = call.across(operands, options, joint)
-        return tuple(found[name] for name in layout.results)
-
-    def summed(array: Any, dims: Dims) -> Any:
-        missing = tuple(name for dim, names in axes.items() if dim not in dims for name in names)
-        return lax.psum(array, missing) if missing else array
-
-    found = _run(call, operands, options)
-    return tuple(summed(array, result.dims) for array, result in zip(found, layout.results.values()))

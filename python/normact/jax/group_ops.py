@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from normact.jax.call import Call, Layout, Result, Tensors
+from normact.jax.call import Call
+from normact.jax.layout import Layout, Result, Tensors
 from normact.jax.op import Arrays, Op, build, like, statistic_dtype
 
 

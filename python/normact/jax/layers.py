@@ -102,9 +102,7 @@ def group(
     x, scale, bias = matched(x, scale, bias, dtype)
     x = x.reshape(-1, *shape[first:]) if first != 1 else x
     axis = channel_axis if channel_axis < 0 else channel_axis - len(shape)
-    y = group_norm(
-        x, num_groups, scale, bias, channel_axis=axis, eps=epsilon, activation=activation, alpha=alpha
-    )
+    y = group_norm(x, num_groups, scale, bias, channel_axis=axis, eps=epsilon, activation=activation, alpha=alpha)
     return y.reshape(shape).astype(dtype)
 
 
@@ -142,8 +140,6 @@ def batch_training(
     empty = jnp.zeros(x.shape[axis], accumulator(x))
     # With a momentum of 1 the new running statistics are those of the batch.
     options = {"channel_axis": axis, "eps": epsilon, "activation": activation, "alpha": alpha, "momentum": 1.0}
-    y, mean, variance = batch_norm(
-        x, scale, bias, empty, empty, training=True, axis_name=axis_name, **options
-    )
+    y, mean, variance = batch_norm(x, scale, bias, empty, empty, training=True, axis_name=axis_name, **options)
     count = x.size // max(x.shape[axis], 1) * (1 if axis_name is None else lax.psum(1, axis_name))
     return y.astype(dtype), mean, variance * ((count - 1) / max(count, 1))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -71,19 +71,35 @@ def together(arrays: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(None if array is None else spread(array) for array in arrays)
 
 
-def explicit_specs(arrays: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The mesh whose axes are a part of types, and how each array is divided along them; (None, {}) without one."""
-    shardings = {name: jax.typeof(array).sharding for name, array in arrays.items()}
-    found = next((each.mesh for each in shardings.values() if getattr(each.mesh, "explicit_axes", ())), None)
-    return (None, {}) if found is None else (found, {name: each.spec for name, each in shardings.items()})
+def explicit_mesh(arrays: Iterable[Any]) -> Any:
+    """The mesh of arrays whose shardings are a part of their types; None where they are not."""
+    if not hasattr(jax, "shard_map"):
+        return None
+    meshes = (jax.typeof(array).sharding.mesh for array in arrays)
+    return next((each for each in meshes if getattr(each, "explicit_axes", ())), None)
 
 
-def result(shape: tuple[int, ...], dtype: Any, like: Any, divided: NamedSharding | None) -> jax.ShapeDtypeStruct:
-    """The type of a result that varies as `like` does, divided along explicit axes as is said."""
+def mapped(function: Callable[..., Any], device_mesh: Any, operands: list[Any], results: list[Any]) -> Any:
+    """The function on the parts of arrays, which are first laid out as is said."""
+
+    def call(*arrays: Any) -> tuple[Any, ...]:
+        laid = [jax.sharding.reshard(array, NamedSharding(device_mesh, spec)) for array, spec in zip(arrays, operands)]
+        names = set(device_mesh.explicit_axes)
+        options = {"axis_names": names, "check_vma": False}
+        mapped_function = jax.shard_map(
+            lambda *parts: tuple(function(*parts)), in_specs=tuple(operands), out_specs=tuple(results), **options
+        )
+        return mapped_function(*laid)
+
+    return call
+
+
+def result(shape: tuple[int, ...], dtype: Any, like: Any) -> jax.ShapeDtypeStruct:
+    """The type of a result that varies as `like` does."""
     kind = _axis_type(like)
     if kind is not None and "manual_axis_type" in _STRUCT_PARAMETERS and kind.varying:
         sharding = NamedSharding(jax.typeof(like).sharding.mesh, PartitionSpec(*(None for _ in shape)))
         return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=kind, sharding=sharding)
     if kind is None and "vma" in _STRUCT_PARAMETERS and varying_axes(like):
         return jax.ShapeDtypeStruct(shape, dtype, vma=varying_axes(like))  # type: ignore[call-arg]
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=divided)
+    return jax.ShapeDtypeStruct(shape, dtype)

@@ -38,9 +38,7 @@ class _Activated:
 
     _synchronises = False
 
-    def __init__(
-        self, *args: Any, activation: str | None = None, alpha: float | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, activation: str | None = None, alpha: float | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.activation, self.alpha = activation, alpha
         layer: Any = self

@@ -35,7 +35,6 @@ class Op:
 
 def build(op: Op) -> Callable[..., Arrays]:
     """A function of the options and the tensors, differentiable backwards, once."""
-
     keeping = _once(lambda options, tensors: op.forward(tensors, options, True))
     gradients_of = _once(lambda options, kept, gradients: op.backward(gradients, kept, options))
 

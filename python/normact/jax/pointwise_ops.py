@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from normact import _core
-from normact.jax.call import Call, Layout, Result, Tensors
+from normact.jax.call import Call
+from normact.jax.layout import Layout, Result, Tensors
 from normact.jax.op import Arrays, Op, build, like, statistic_dtype
 
 #: The kinds that go back from their output: it is kept by what comes next in any case, and x may go.
@@ -51,9 +52,7 @@ def _activation_backward_layout(operands: Tensors, options: ActivationOptions) -
     return Layout({name: each[name] for name in operands}, results)
 
 
-_ACTIVATION = Call(
-    "activation_forward", _activation_layout, _activation_attributes, leading=frozenset(("x", "y"))
-)
+_ACTIVATION = Call("activation_forward", _activation_layout, _activation_attributes, leading=frozenset(("x", "y")))
 _ACTIVATION_BACKWARD = Call(
     "activation_backward",
     _activation_backward_layout,
