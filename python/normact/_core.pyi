@@ -45,6 +45,13 @@ def group_norm_backward(function: str, dy: object | None, x: object | None, weig
 
 def empty(shape: Iterable[int], dtype: str, /) -> object: ...
 
+XLA_FFI_VERSION: tuple = (0, 1)
+
+def xla_handlers() -> dict[str, tuple[tuple[str, ...], dict[str, object]]]:
+    """
+    The functions of the library as XLA handlers: by name the names of their tensors, and a capsule for each platform.
+    """
+
 def framework_of(x: object, function: str, name: str) -> str:
     """
     The framework of an array: numpy, torch, jax, tensorflow, cupy or other. TypeError if x is no array.

@@ -24,9 +24,9 @@ ALLOWED = {
 
 CUDA_HEADER = re.compile(r"^(?!\"cuda/)[<\"](cuda|cub/|cooperative_groups|nv/|mma\.h|device_launch|driver_types|sm_\d)")
 PYTHON_HEADER = re.compile(r"^[<\"](Python\.h|nanobind/|pybind11/|numpy/)")
-FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow", "keras", "cupy", "ml_dtypes"}
+FRAMEWORKS = {"torch", "jax", "jaxlib", "flax", "tensorflow", "keras", "cupy", "ml_dtypes"}
 # What is imported on request only may import frameworks at its top; these others only inside functions.
-ON_REQUEST = re.compile(r"^(torch(/\w+)?|jax|tensorflow(/\w+)?|keras(/\w+)?|demo/(?!__init__)\w+)\.py$")
+ON_REQUEST = re.compile(r"^(torch(/\w+)?|jax(/\w+)?|tensorflow(/\w+)?|keras(/\w+)?|demo/(?!__init__)\w+)\.py$")
 LAZY = re.compile(r"^(arrays|quick_bench|demo/__init__)\.py$")
 
 

@@ -153,7 +153,12 @@ def explicit() -> None:
     with jax.set_mesh(make_mesh("Explicit")):
         x, w = draw(8, 4, 16), draw(16)
         sharded = jax.device_put(x, P("d")), jax.device_put(w, P())
-        for name, function in (("layer_norm", nj.layer_norm), ("gelu", lambda x, w: nj.gelu(x, bias=w))):
+        functions = {
+            "layer_norm": nj.layer_norm,
+            "gelu": lambda x, w: nj.gelu(x, bias=w),
+            "batch_norm": lambda x, w: nj.batch_norm(x, w, training=True, channel_axis=-1),
+        }
+        for name, function in functions.items():
             gradient = jax.grad(loss(function), argnums=(0, 1))
             found = jax.jit(function)(*sharded)
             errors = [error(found, function(x, w)), error(jax.jit(gradient)(*sharded), gradient(x, w))]

@@ -51,7 +51,7 @@ def norms() -> list[str]:
     return [
         block
         for block in blocks("python")
-        if re.search("(layer|rms)_norm", block) and not re.search(r"normact\.(torch|tensorflow)", block)
+        if re.search("(layer|rms)_norm", block) and not re.search(r"normact\.(torch|tensorflow|jax|keras)", block)
     ]
 
 
@@ -78,6 +78,20 @@ torch.nn.functional.layer_norm(s, (512,), w).backward(dy.double())
 torch.testing.assert_close(dx.double(), s.grad, rtol=1e-4, atol=1e-5)
 torch.testing.assert_close(dweight.double(), w.grad, rtol=1e-4, atol=1e-5)
 assert dbias is None
+"""
+    run(sys.executable, "-c", block + check)
+
+
+def test_readme_jax():
+    pytest.importorskip("flax")
+    (block,) = (block for block in blocks("python") if "import normact.jax" in block)
+    check = """
+def want(x, weight):
+    h = x / jax.numpy.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * weight
+    return (jax.nn.silu(h) ** 2).sum()
+for found, expected in zip((dx, dweight), jax.grad(want, argnums=(0, 1))(x, weight)):
+    assert abs(found - expected).max() < 1e-4
+assert y.shape == x.shape and y.min() == 0
 """
     run(sys.executable, "-c", block + check)
 

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers for Flax beside Flax's own: parameters, results, statistics and gradients are the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flax")
+
+import jax
+import jax.numpy as jnp
+from flax import linen, nnx
+
+import normact.jax as nj
+import normact.jax.linen as nl
+import normact.jax.nnx as nn
+
+X = jnp.asarray(np.random.default_rng(3).standard_normal((4, 5, 6, 8)) * 2 + 1, "float32")
+
+LINEN = [
+    ("LayerNorm", {}),
+    ("LayerNorm", {"reduction_axes": (1, 2, 3), "epsilon": 1e-3}),
+    ("LayerNorm", {"reduction_axes": (1, -1), "feature_axes": (1, -1)}),
+    ("LayerNorm", {"use_bias": False}),
+    ("RMSNorm", {}),
+    ("RMSNorm", {"use_scale": False}),
+    ("GroupNorm", {"num_groups": 4}),
+    ("GroupNorm", {"num_groups": None, "group_size": 2, "reduction_axes": (-2, -1)}),
+    ("InstanceNorm", {}),
+    ("InstanceNorm", {"feature_axes": 1}),
+    ("BatchNorm", {"use_running_average": False}),
+    ("BatchNorm", {"use_running_average": True, "axis": 1}),
+]
+NNX = [
+    ("LayerNorm", {}),
+    ("RMSNorm", {}),
+    ("GroupNorm", {"num_groups": 4}),
+    ("InstanceNorm", {}),
+    ("BatchNorm", {"momentum": 0.8}),
+    ("BatchNorm", {"use_running_average": True}),
+]
+DTYPES = [(None, "float32"), (None, "bfloat16"), ("bfloat16", "float32"), ("bfloat16", "bfloat16")]
+every_dtype = pytest.mark.parametrize(("dtype", "input_dtype"), DTYPES)
+
+
+def identifier(value: Any) -> str:
+    return "-".join(map(str, value.values())) if isinstance(value, dict) else str(value)
+
+
+def assert_close(ours: Any, theirs: Any) -> None:
+    """Flax rounds each step to float32; where the result is bfloat16, both round it to that once."""
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for found, want in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert found.dtype == want.dtype
+        bound = 2**-7 if found.dtype == jnp.bfloat16 else 1e-5
+        np.testing.assert_allclose(np.asarray(found, "f8"), np.asarray(want, "f8"), rtol=bound, atol=bound)
+
+
+@every_dtype
+@pytest.mark.parametrize(("name", "options"), LINEN, ids=identifier)
+def test_linen(name: str, options: dict[str, Any], dtype: Any, input_dtype: str) -> None:
+    x = X.astype(input_dtype)
+    theirs, ours = (getattr(module, name)(dtype=dtype, **options) for module in (linen, nl))
+    variables = theirs.init(jax.random.key(1), x)
+    assert_close(ours.init(jax.random.key(1), x), variables)
+    drawn = np.random.default_rng(4)
+    variables = jax.tree.map(lambda leaf: leaf + jnp.asarray(drawn.uniform(size=leaf.shape), leaf.dtype), variables)
+    mutable = ["batch_stats"] if name == "BatchNorm" else []
+    assert_close(ours.apply(variables, x, mutable=mutable), theirs.apply(variables, x, mutable=mutable))
+
+
+@every_dtype
+@pytest.mark.parametrize(("name", "options"), NNX, ids=identifier)
+def test_nnx(name: str, options: dict[str, Any], dtype: Any, input_dtype: str) -> None:
+    x = X.astype(input_dtype)
+    theirs, ours = (getattr(module, name)(8, dtype=dtype, rngs=nnx.Rngs(0), **options) for module in (nnx, nn))
+    drawn = np.random.default_rng(4)
+    state = jax.tree.map(lambda leaf: leaf + jnp.asarray(drawn.uniform(size=leaf.shape), leaf.dtype), nnx.state(theirs))
+    for layer in (theirs, ours):
+        nnx.update(layer, state)
+    found, want = ours(x), theirs(x)
+    if dtype is not None and options.get("use_running_average"):
+        # Flax rounds the running statistics to bfloat16 too, which moves x - mean by units of mean.
+        np.testing.assert_allclose(np.asarray(found, "f8"), np.asarray(want, "f8"), rtol=2**-5, atol=2**-5)
+    else:
+        assert_close(found, want)
+    assert_close(nnx.to_pure_dict(nnx.state(ours)), nnx.to_pure_dict(nnx.state(theirs)))
+
+
+@pytest.mark.parametrize("name", ["LayerNorm", "BatchNorm"])
+def test_gradients(name: str) -> None:
+    options = {"use_running_average": False} if name == "BatchNorm" else {}
+    theirs, ours = (getattr(module, name)(**options) for module in (linen, nl))
+    variables = theirs.init(jax.random.key(1), X)
+
+    def loss(layer: Any, variables: Any, x: Any) -> Any:
+        found = layer.apply(variables, x, mutable=["batch_stats"])[0]
+        return jnp.sin(3 * found).sum()
+
+    found, want = (
+        jax.jit(jax.grad(lambda v, x, layer=layer: loss(layer, v, x), argnums=(0, 1)))(variables, X)
+        for layer in (ours, theirs)
+    )
+    for ours_leaf, theirs_leaf in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(ours_leaf, theirs_leaf, rtol=1e-3, atol=1e-3)
+
+
+def test_an_activation_is_applied_inside() -> None:
+    layer = nl.BatchNorm(use_running_average=False, activation="relu")
+    plain = nl.BatchNorm(use_running_average=False)
+    variables = plain.init(jax.random.key(0), X)
+    found, _ = layer.apply(variables, X, mutable=["batch_stats"])
+    want, _ = plain.apply(variables, X, mutable=["batch_stats"])
+    np.testing.assert_array_equal(found, nj.relu(want))
+    ours, theirs = nn.LayerNorm(8, rngs=nnx.Rngs(0), activation="gelu"), nnx.LayerNorm(8, rngs=nnx.Rngs(0))
+    assert_close(ours(X), jax.nn.gelu(theirs(X), approximate=False))
+
+
+def test_nnx_layers_train() -> None:
+    """Under nnx.jit and nnx.grad, with statistics that are updated."""
+    layer = nn.BatchNorm(8, rngs=nnx.Rngs(0), activation="silu")
+
+    @nnx.jit
+    def step(layer: Any, x: Any) -> Any:
+        return nnx.grad(lambda layer, x: jnp.square(layer(x)).sum())(layer, x)
+
+    gradients = step(layer, X)
+    assert {leaf.shape for leaf in jax.tree.leaves(gradients)} == {(8,)}
+    assert np.abs(np.asarray(layer.mean[...])).min() > 0
+
+
+def test_batch_norm_over_a_mapped_axis() -> None:
+    """Both kinds of layers, and Flax's own, on a divided batch."""
+    parts = X.reshape(2, 2, 5, 6, 8)
+    layers = [module.BatchNorm(use_running_average=False, axis_name="part") for module in (nl, linen)]
+    variables = linen.BatchNorm(use_running_average=False).init(jax.random.key(1), X)
+    found, want = (
+        jax.vmap(lambda x, layer=layer: layer.apply(variables, x, mutable=["batch_stats"]), axis_name="part")(parts)
+        for layer in layers
+    )
+    assert_close(found, want)
+
+
+@pytest.mark.parametrize(
+    ("layer", "sentence"),
+    [
+        (lambda: nl.LayerNorm(axis_name="i"), r"^LayerNorm: axis_name is 'i'; expected None"),
+        (lambda: nl.BatchNorm(use_running_average=True, axis_index_groups=[[0]]), r"^BatchNorm: axis_index_groups is"),
+        (lambda: nl.LayerNorm(reduction_axes=(1,)), r"^LayerNorm: feature_axes is -1 and reduction_axes is \(1,\)"),
+        (lambda: nl.GroupNorm(4, reduction_axes=(1, 3)), r"^GroupNorm: reduction_axes is \(1, 3\); expected the last"),
+        (lambda: nl.GroupNorm(4, group_size=2), r"^GroupNorm: num_groups is 4 and group_size is 2"),
+        (
+            lambda: nl.BatchNorm(use_running_average=True, axis=(1, 2)),
+            r"^BatchNorm: axis is \(1, 2\); expected one",
+        ),
+    ],
+)
+def test_what_the_kernels_do_not_have_is_refused(layer: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        layer().init(jax.random.key(0), X)
+
+
+def test_nnx_refuses_the_same() -> None:
+    with pytest.raises(ValueError, match=r"^RMSNorm: axis_name is 'i'; expected None"):
+        nn.RMSNorm(8, axis_name="i", rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"^LayerNorm: mask is"):
+        nn.LayerNorm(8, rngs=nnx.Rngs(0))(X, mask=X > 0)
