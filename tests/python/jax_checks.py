@@ -23,7 +23,7 @@ from cases import expected_backward_from, expected_forward
 from devices import NUMPY_DTYPES, NumpyDevice
 
 #: Makes float64 arrays possible for the time of a test.
-enable_x64: Callable[..., Any] = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+enable_x64: Any = getattr(jax if hasattr(jax, "enable_x64") else jax.experimental, "enable_x64")  # noqa: B009
 
 
 @contextlib.contextmanager
@@ -150,7 +150,7 @@ def channel_function(problem: channel_cases.Problem, running: tuple[Any, Any]) -
     def function(x: Any, weight: Any, bias: Any, addend: Any) -> Any:
         if problem.op == "group_norm":
             return nj.group_norm(x, problem.num_groups, weight, bias, **options)
-        kept = options | {"momentum": problem.momentum}
+        kept: dict[str, Any] = options | {"momentum": problem.momentum}
         if problem.op == "instance_norm":
             return nj.instance_norm(x, weight, bias, *running, use_input_stats=problem.training, **kept)
         return nj.batch_norm(x, weight, bias, *running, training=problem.training, addend=addend, **kept)
@@ -166,7 +166,7 @@ def check_channel(problem: channel_cases.Problem) -> None:
     _compare({"y": found[0]}, channel_cases.expected_forward(problem), where)
     assert len(found) == (3 if problem.running and problem.training else 1), where
     if len(found) == 3:
-        new = dict(zip(("running_mean", "running_var"), found[1:], strict=True))
+        new: dict[str, Any] = dict(zip(("running_mean", "running_var"), found[1:], strict=True))
         _compare(new, channel_cases.expected_running(problem), where)
     own = channel_checks.forward(problem, channel_checks.arrays(NUMPY, problem), return_stats=True)
     np.testing.assert_array_equal(JAX.bits(found[0]), NUMPY.bits(own.y))

@@ -46,7 +46,7 @@ def draw(*shape: int) -> jax.Array:
 
 
 def collectives(function: Any, arrays: Any) -> dict[str, int]:
-    text = jax.jit(function).lower(*arrays).compile().as_text()
+    text = jax.jit(function).lower(*arrays).compile().as_text() or ""
     words = ("all-gather", "all-reduce", "all-to-all", "collective-permute")
     return {word: len(re.findall(rf" {word}(?:-start)?\(", text)) for word in words}
 

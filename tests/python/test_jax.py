@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -63,7 +64,7 @@ def test_gates(layout: str) -> None:
     for dtype, biases, axis in itertools.product(
         ("float64", "float32", "bfloat16"), ((False, False), (True, True)), (-1, 1)
     ):
-        limited = {"limit": 3.0, "up_offset": 1.0} if axis == 1 else {}
+        limited: dict[str, Any] = {"limit": 3.0, "up_offset": 1.0} if axis == 1 else {}
         check_gated(GatedProblem(next(kinds), (3, 4, 6), dtype, layout, biases, axis=axis, **limited))
 
 

@@ -15,9 +15,11 @@ import jax.numpy as jnp
 from flax import linen, nnx
 
 import normact.jax as nj
-import normact.jax.linen as nl
-import normact.jax.nnx as nn
+import normact.jax.linen
+import normact.jax.nnx
 
+nl: Any = normact.jax.linen
+nn: Any = normact.jax.nnx
 X = jnp.asarray(np.random.default_rng(3).standard_normal((4, 5, 6, 8)) * 2 + 1, "float32")
 
 LINEN = [

@@ -146,8 +146,8 @@ def test_batch_norm_over_a_vmapped_axis(activation: str | None) -> None:
     states = jnp.zeros(4), jnp.ones(4)
 
     def norm(x: Any, addend: Any, weights: Any, axis_name: str | None = None) -> Any:
-        options = {"training": True, "addend": addend, "activation": activation, "axis_name": axis_name}
-        return nj.batch_norm(x, *weights, *states, **options)
+        options: dict[str, Any] = {"training": True, "addend": addend, "activation": activation, "axis_name": axis_name}
+        return nj.batch_norm(x, weights[0], weights[1], *states, **options)
 
     def divided(x: Any, addend: Any, weights: Any) -> Any:
         parts = (array.reshape(2, 3, 4, 3) for array in (x, addend))
@@ -168,37 +168,47 @@ def test_an_axis_that_is_not_mapped_is_refused() -> None:
 
 # ---- Wrong input ----
 
+wrong: Any = nj  # no type is checked
+
 X = np.ones((2, 3, 4), np.float32)
 W = np.ones(4, np.float32)
 
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: nj.layer_norm([1.0]), TypeError, r"^layer_norm: x is of type builtins\.list; expected a jax\.Array"),
-    (lambda: nj.layer_norm(X.astype(int)), TypeError, r"^layer_norm: x has dtype int64; expected float64, float32"),
-    (lambda: nj.layer_norm(X, W[:2]), ValueError, r"^layer_norm: weight has shape \(2,\); expected \(4,\)"),
-    (lambda: nj.layer_norm(X, bias=W.astype("f2")), TypeError, r"bias has dtype float16; expected float32"),
-    (lambda: nj.rms_norm(X, axis=3), ValueError, r"^rms_norm: axis is 3 and x has 3 dimensions; expected one of -3"),
-    (lambda: nj.rms_norm(X, axis=(1, -2)), ValueError, r"^rms_norm: axis is \(1, -2\); expected distinct axes"),
-    (lambda: nj.rms_norm(X, axis=1.5), TypeError, r"^rms_norm: axis is of type float; expected an int"),
-    (lambda: nj.rms_norm(X, residual=X[0]), ValueError, r"residual has shape \(3, 4\); expected \(2, 3, 4\), as x has"),
-    (lambda: nj.rms_norm(X, weight_offset=1.0), ValueError, r"weight_offset is 1\.0 and weight is None"),
-    (lambda: nj.layer_norm(X, activation="gelo"), ValueError, r"^layer_norm: activation is 'gelo'; expected one of"),
-    (lambda: nj.gelu(X, bias=W, axis=0), ValueError, r"^gelu: bias has shape \(4,\); expected \(2,\)"),
-    (lambda: nj.gelu(X, approximate="erf"), ValueError, r"^gelu: approximate is 'erf'"),
-    (lambda: nj.activation(X, "cube"), ValueError, r"^activation: kind is 'cube'; expected one of identity"),
-    (lambda: nj.swiglu(X[..., :3]), ValueError, r"^swiglu: gate has size 3 along axis -1; expected an even one"),
-    (lambda: nj.swiglu(X, bias=(W, W)), TypeError, r"^swiglu: bias is a tuple; expected one array"),
-    (lambda: nj.swiglu(X, X, bias=W), TypeError, r"expected a pair \(gate_bias, up_bias\)"),
-    (lambda: nj.swiglu(X, X[0]), ValueError, r"^swiglu: up has shape \(3, 4\); expected \(2, 3, 4\), as gate has"),
-    (lambda: nj.glu(X, layout="mixed"), ValueError, r"^glu: layout is 'mixed'; expected one of split, interleaved"),
-    (lambda: nj.group_norm(X, 2), ValueError, r"^group_norm: num_groups is 2; expected a divisor of the 3 channels"),
-    (lambda: nj.group_norm(X, 1, channel_axis=0), ValueError, r"^group_norm: channel_axis is 0, which counts samples"),
-    (lambda: nj.group_norm(X, 1.0), TypeError, r"^group_norm: num_groups is of type float; expected an int"),
-    (lambda: nj.batch_norm(X), ValueError, r"^batch_norm: running_mean is None; expected an array, as training"),
-    (lambda: nj.batch_norm(X, None, None, W[:3]), ValueError, r"^batch_norm: running_var is None; expected both"),
-    (lambda: nj.batch_norm(W), ValueError, r"^batch_norm: x has 1 dimensions; expected at least 2"),
-    (lambda: nj.instance_norm(X, use_input_stats=False), ValueError, r"^instance_norm: running_mean is None"),
+    (lambda: wrong.layer_norm([1.0]), TypeError, r"^layer_norm: x is of type builtins\.list; expected a jax\.Array"),
+    (lambda: wrong.layer_norm(X.astype(int)), TypeError, r"^layer_norm: x has dtype int64; expected float64, float32"),
+    (lambda: wrong.layer_norm(X, W[:2]), ValueError, r"^layer_norm: weight has shape \(2,\); expected \(4,\)"),
+    (lambda: wrong.layer_norm(X, bias=W.astype("f2")), TypeError, r"bias has dtype float16; expected float32"),
+    (lambda: wrong.rms_norm(X, axis=3), ValueError, r"^rms_norm: axis is 3 and x has 3 dimensions; expected one of -3"),
+    (lambda: wrong.rms_norm(X, axis=(1, -2)), ValueError, r"^rms_norm: axis is \(1, -2\); expected distinct axes"),
+    (lambda: wrong.rms_norm(X, axis=1.5), TypeError, r"^rms_norm: axis is of type float; expected an int"),
     (
-        lambda: jax.jit(lambda eps: nj.layer_norm(X, eps=eps))(1e-5),
+        lambda: wrong.rms_norm(X, residual=X[0]),
+        ValueError,
+        r"residual has shape \(3, 4\); expected \(2, 3, 4\), as x has",
+    ),
+    (lambda: wrong.rms_norm(X, weight_offset=1.0), ValueError, r"weight_offset is 1\.0 and weight is None"),
+    (lambda: wrong.layer_norm(X, activation="gelo"), ValueError, r"^layer_norm: activation is 'gelo'; expected one of"),
+    (lambda: wrong.gelu(X, bias=W, axis=0), ValueError, r"^gelu: bias has shape \(4,\); expected \(2,\)"),
+    (lambda: wrong.gelu(X, approximate="erf"), ValueError, r"^gelu: approximate is 'erf'"),
+    (lambda: wrong.activation(X, "cube"), ValueError, r"^activation: kind is 'cube'; expected one of identity"),
+    (lambda: wrong.swiglu(X[..., :3]), ValueError, r"^swiglu: gate has size 3 along axis -1; expected an even one"),
+    (lambda: wrong.swiglu(X, bias=(W, W)), TypeError, r"^swiglu: bias is a tuple; expected one array"),
+    (lambda: wrong.swiglu(X, X, bias=W), TypeError, r"expected a pair \(gate_bias, up_bias\)"),
+    (lambda: wrong.swiglu(X, X[0]), ValueError, r"^swiglu: up has shape \(3, 4\); expected \(2, 3, 4\), as gate has"),
+    (lambda: wrong.glu(X, layout="mixed"), ValueError, r"^glu: layout is 'mixed'; expected one of split, interleaved"),
+    (lambda: wrong.group_norm(X, 2), ValueError, r"^group_norm: num_groups is 2; expected a divisor of the 3 channels"),
+    (
+        lambda: wrong.group_norm(X, 1, channel_axis=0),
+        ValueError,
+        r"^group_norm: channel_axis is 0, which counts",
+    ),
+    (lambda: wrong.group_norm(X, 1.0), TypeError, r"^group_norm: num_groups is of type float; expected an int"),
+    (lambda: wrong.batch_norm(X), ValueError, r"^batch_norm: running_mean is None; expected an array, as training"),
+    (lambda: wrong.batch_norm(X, None, None, W[:3]), ValueError, r"^batch_norm: running_var is None; expected both"),
+    (lambda: wrong.batch_norm(W), ValueError, r"^batch_norm: x has 1 dimensions; expected at least 2"),
+    (lambda: wrong.instance_norm(X, use_input_stats=False), ValueError, r"^instance_norm: running_mean is None"),
+    (
+        lambda: jax.jit(lambda eps: wrong.layer_norm(X, eps=eps))(1e-5),
         TypeError,
         r"^layer_norm: eps is of type .*Tracer; expected a number that is no traced value",
     ),
@@ -216,9 +226,9 @@ def test_wrong_input(call: Callable[[], Any], error: type[Exception], sentence: 
 def test_what_the_library_refuses() -> None:
     """Only seen when the call runs: XLA's error has the library's sentence."""
     with pytest.raises(Exception, match=r"INVALID_ARGUMENT: layer_norm: eps is -1; expected a finite number"):
-        jax.block_until_ready(nj.layer_norm(X, eps=-1.0))
+        jax.block_until_ready(wrong.layer_norm(X, eps=-1.0))
     with pytest.raises(Exception, match=r"INVALID_ARGUMENT: batch_norm: .*one value"):
-        jax.block_until_ready(nj.batch_norm(X[:1, :, 0], training=True))
+        jax.block_until_ready(wrong.batch_norm(X[:1, :, 0], training=True))
 
 
 @pytest.mark.parametrize("transform", [jax.jit, jax.vmap, lambda f: jax.grad(lambda x: f(x).sum())])

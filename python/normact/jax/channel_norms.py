@@ -217,15 +217,15 @@ def instance_norm(
     [[[-1.0, 1.0], [-1.0, 1.0]]]
     """
     function = "instance_norm"
-    x, axis = _data(function, x, channel_axis)
+    data, axis = _data(function, x, channel_axis)
     arrays = (weight, bias, running_mean, running_var)
     if use_input_stats:
-        groups = max(x.shape[axis], 1)
-        return _grouped(function, x, axis, groups, arrays, eps, momentum, activation, alpha)
+        groups = max(data.shape[axis], 1)
+        return _grouped(function, data, axis, groups, arrays, eps, momentum, activation, alpha)
     if running_mean is None:
         raise ValueError(f"{function}: running_mean is None; expected an array, as use_input_stats is False")
     return batch_norm(
-        x, *arrays, training=False, eps=eps, channel_axis=channel_axis, activation=activation, alpha=alpha
+        data, *arrays, training=False, eps=eps, channel_axis=channel_axis, activation=activation, alpha=alpha
     )
 
 

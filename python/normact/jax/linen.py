@@ -39,12 +39,11 @@ def _dtype(module: Any, x: Any, scale: Any, bias: Any) -> Any:
     return dtypes.canonicalize_dtype(*arrays, dtype=module.dtype)
 
 
-def _row(module: Any, x: Any, mask: Any, use_bias: bool) -> Any:
-    norm = "LayerNorm" if use_bias is not None else "RMSNorm"
+def _row(norm: str, module: Any, x: Any, mask: Any, use_bias: bool) -> Any:
     layers.refuse_unused(norm, mask=mask, axis_name=module.axis_name, axis_index_groups=module.axis_index_groups)
     x = jnp.asarray(x)
     features = layers.sorted_axes(norm, "feature_axes", module.feature_axes, x.ndim)
-    scale, bias = _parameters(module, tuple(x.shape[axis] for axis in features), bool(use_bias))
+    scale, bias = _parameters(module, tuple(x.shape[axis] for axis in features), use_bias)
     return layers.row(
         norm,
         x,
@@ -68,7 +67,7 @@ class LayerNorm(linen.LayerNorm):
     @linen.compact
     def __call__(self, x: Any, *, mask: Any = None) -> Any:
         """The normalised x."""
-        return _row(self, x, mask, self.use_bias)
+        return _row("LayerNorm", self, x, mask, self.use_bias)
 
 
 class RMSNorm(linen.RMSNorm):
@@ -80,7 +79,7 @@ class RMSNorm(linen.RMSNorm):
     @linen.compact
     def __call__(self, x: Any, *, mask: Any = None) -> Any:
         """The normalised x."""
-        return _row(self, x, mask, None)
+        return _row("RMSNorm", self, x, mask, False)
 
 
 class GroupNorm(linen.GroupNorm):
@@ -102,7 +101,7 @@ class GroupNorm(linen.GroupNorm):
             )
         if self.group_size is not None and x.shape[-1] % self.group_size:
             raise ValueError(f"GroupNorm: group_size is {self.group_size}; expected a divisor of {x.shape[-1]}")
-        groups = self.num_groups if self.group_size is None else x.shape[-1] // self.group_size
+        groups = x.shape[-1] // self.group_size if self.group_size is not None else self.num_groups or 0
         scale, bias = _parameters(self, (x.shape[-1],), self.use_bias)
         options = (self.reduction_axes, self.epsilon, _dtype(self, x, scale, bias), self.activation, self.alpha)
         return layers.group(x, scale, bias, groups, -1, *options)

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 import jax
-import jaxlib
+from jaxlib.version import __version__ as jaxlib_version
 
 from normact import _core
 
@@ -28,7 +28,7 @@ def header_version(include_dir: str) -> tuple[int, int]:
     found = [re.search(rf"^#define XLA_FFI_API_{part} (\d+)$", text, re.MULTILINE) for part in ("MAJOR", "MINOR")]
     if found[0] is None or found[1] is None:
         raise ImportError(
-            f"normact.jax: {header} of jaxlib {jaxlib.__version__} does not state the version of XLA's foreign "
+            f"normact.jax: {header} of jaxlib {jaxlib_version} does not state the version of XLA's foreign "
             "function interface; expected jaxlib 0.5 or newer"
         )
     return int(found[0].group(1)), int(found[1].group(1))
@@ -40,7 +40,7 @@ def check_version(include_dir: str) -> None:
     found = header_version(include_dir)
     if found[0] != major or found[1] < minor:
         raise ImportError(
-            f"normact.jax: jaxlib {jaxlib.__version__} speaks version {found[0]}.{found[1]} of XLA's foreign function "
+            f"normact.jax: jaxlib {jaxlib_version} speaks version {found[0]}.{found[1]} of XLA's foreign function "
             f"interface; expected {major}.{minor} or a later {major}.x, so no handler was registered"
         )
 
