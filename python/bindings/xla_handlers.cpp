@@ -4,7 +4,10 @@
 #include "bindings/xla_handlers.h"
 
 #include <cstring>
+#include <exception>
 #include <new>
+#include <string>
+#include <type_traits>
 
 #include "bindings/xla_call.h"
 
@@ -85,8 +88,10 @@ struct Function {
   normact_status (*query)(const Desc*, const Args*, const normact_exec*, size_t*);  // null: needs no workspace
 };
 
-#define NORMACT_FUNCTION(symbol, name, desc, query, ...) \
-  constexpr Function<normact_##desc##_desc, normact_##name##_args> symbol{#name, {__VA_ARGS__}, normact_##name, query};
+#define NORMACT_FUNCTION(symbol, name, desc, query, ...)                   \
+  constexpr Function<normact_##desc##_desc, normact_##name##_args> symbol{ \
+      #name, {__VA_ARGS__}, normact_##name, query};                        \
+  static_assert(symbol.fields[symbol.kTensors - 1] != nullptr, #name);
 NORMACT_FUNCTION(kNormForward, norm_forward, norm, normact_norm_forward_workspace, "x", "residual", "weight", "bias",
                  "y", "residual_out", "mean", "rstd")
 NORMACT_FUNCTION(kNormBackward, norm_backward, norm, normact_norm_backward_workspace, "dy", "x", "weight", "mean",
@@ -157,6 +162,8 @@ xla::Error* handle(xla::Frame* frame) noexcept {
     return xla::make_error(*frame, failure);
   } catch (const std::bad_alloc&) {
     return xla::make_error(*frame, {xla::kResourceExhausted, "normact: host memory could not be allocated"});
+  } catch (const std::exception& error) {
+    return xla::make_error(*frame, {xla::kInternal, std::string("normact: ") + error.what() + "; please report it"});
   }
 }
 
@@ -167,20 +174,20 @@ nb::capsule capsule_of(xla::Handler* handler) {
 }
 
 template <const auto& kFunction>
-void add(nb::dict& found, bool cuda) {
+void add(nb::dict& found) {
   nb::list fields;
   for (const char* field : kFunction.fields) fields.append(field);
   nb::dict platforms;
   platforms["cpu"] = capsule_of(&handle<kFunction, Platform::cpu>);
-  if (cuda) platforms["CUDA"] = capsule_of(&handle<kFunction, Platform::cuda>);
+  // Also in a build without CUDA, whose library says so in a sentence. XLA's own would not say why there is no handler.
+  platforms["CUDA"] = capsule_of(&handle<kFunction, Platform::cuda>);
   found[kFunction.name] = nb::make_tuple(nb::tuple(fields), platforms);
 }
 
 template <const auto&... kFunctions>
 nb::dict handlers() {
-  const bool cuda = normact_build_info("cuda")[0] != '\0';
   nb::dict found;
-  (add<kFunctions>(found, cuda), ...);
+  (add<kFunctions>(found), ...);
   return found;
 }
 

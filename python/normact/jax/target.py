@@ -51,7 +51,7 @@ def target(name: str) -> str:
 
 
 def register(include_dir: str) -> None:
-    """Registers all handlers for the platforms that the library was built for."""
+    """Registers all handlers, for CPU and CUDA."""
     check_version(include_dir)
     for name, (_, platforms) in _HANDLERS.items():
         for platform, handler in platforms.items():
