@@ -96,10 +96,9 @@ def mapped(function: Callable[..., Any], device_mesh: Any, operands: list[Any], 
 
 def result(shape: tuple[int, ...], dtype: Any, like: Any) -> jax.ShapeDtypeStruct:
     """The type of a result that varies as `like` does."""
-    kind = _axis_type(like)
-    if kind is not None and "manual_axis_type" in _STRUCT_PARAMETERS and kind.varying:
-        sharding = NamedSharding(jax.typeof(like).sharding.mesh, PartitionSpec(*(None for _ in shape)))
-        return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=kind, sharding=sharding)
-    if kind is None and "vma" in _STRUCT_PARAMETERS and varying_axes(like):
-        return jax.ShapeDtypeStruct(shape, dtype, vma=varying_axes(like))  # type: ignore[call-arg]
-    return jax.ShapeDtypeStruct(shape, dtype)
+    axes = varying_axes(like)
+    if not axes or not {"manual_axis_type", "vma"} & _STRUCT_PARAMETERS.keys():
+        return jax.ShapeDtypeStruct(shape, dtype)
+    sharding = NamedSharding(jax.typeof(like).sharding.mesh, PartitionSpec(*(None for _ in shape)))
+    kind = {"vma": axes} if "vma" in _STRUCT_PARAMETERS else {"manual_axis_type": _axis_type(like)}
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding, **kind)
