@@ -190,6 +190,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: wrong.layer_norm(X, activation="gelo"), ValueError, r"^layer_norm: activation is 'gelo'; expected one of"),
     (lambda: wrong.gelu(X, bias=W, axis=0), ValueError, r"^gelu: bias has shape \(4,\); expected \(2,\)"),
     (lambda: wrong.gelu(X, approximate="erf"), ValueError, r"^gelu: approximate is 'erf'"),
+    (lambda: wrong.activation(X, None), ValueError, r"^activation: kind is None; expected one of identity"),
     (lambda: wrong.activation(X, "cube"), ValueError, r"^activation: kind is 'cube'; expected one of identity"),
     (lambda: wrong.swiglu(X[..., :3]), ValueError, r"^swiglu: gate has size 3 along axis -1; expected an even one"),
     (lambda: wrong.swiglu(X, bias=(W, W)), TypeError, r"^swiglu: bias is a tuple; expected one array"),

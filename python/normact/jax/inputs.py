@@ -12,7 +12,9 @@ import numpy as np
 
 from normact.activation_calls import kind_number, numbers
 
-_DTYPES = tuple(jnp.dtype(dtype) for dtype in (jnp.float64, jnp.float32, jnp.float16, jnp.bfloat16))
+_FLOAT64, _FLOAT32 = jnp.dtype(jnp.float64), jnp.dtype(jnp.float32)
+_DTYPES = (_FLOAT64, _FLOAT32, jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16))
+_IDENTITY = kind_number("", "identity"), 0.0, 1.0, 20.0
 
 
 def array(function: str, name: str, value: Any) -> Any:
@@ -65,7 +67,7 @@ def statistic(function: str, name: str, value: Any, shape: tuple[int, ...], x: A
 
 def accumulator(x: Any) -> Any:
     """The dtype of statistics."""
-    return jnp.dtype(jnp.float64 if x.dtype == jnp.float64 else jnp.float32)
+    return _FLOAT64 if x.dtype == _FLOAT64 else _FLOAT32
 
 
 def negative(function: str, name: str, axis: Any, x: Any, like: str = "x") -> int:
@@ -99,9 +101,12 @@ def activation(
     threshold: Any = None,
     argument: str = "activation",
 ) -> tuple[int, float, float, float]:
-    """The number of a kind, alpha, beta and threshold; of None those of the identity."""
-    name = "identity" if kind is None else kind
-    index = kind_number(function, name, argument)
+    """The number of a kind, alpha, beta and threshold; of no activation of a norm those of the identity."""
+    if kind is None and argument == "activation":
+        return _IDENTITY
+    index = kind_number(function, kind, argument)
     words = ("alpha", "beta", "threshold")
-    alpha, beta, threshold = (number(function, *each) for each in zip(words, numbers(name, alpha, beta, threshold)))
+    alpha, beta, threshold = (
+        number(function, *each) for each in zip(words, numbers(str(kind), alpha, beta, threshold))
+    )
     return index, alpha, beta, threshold
