@@ -45,10 +45,12 @@ def draw(*shape: int) -> jax.Array:
     return jnp.asarray(np.random.default_rng(len(shape)).standard_normal(shape), jnp.float32)
 
 
-def collectives(function: Any, arrays: Any) -> dict[str, int]:
-    text = jax.jit(function).lower(*arrays).compile().as_text() or ""
+def compiled(function: Any, arrays: Any) -> tuple[Any, dict[str, int]]:
+    """The results, and how many collectives of each kind made them."""
+    program = jax.jit(function).lower(*arrays).compile()
     words = ("all-gather", "all-reduce", "all-to-all", "collective-permute")
-    return {word: len(re.findall(rf" {word}(?:-start)?\(", text)) for word in words}
+    counts = {word: len(re.findall(rf" {word}(?:-start)?\(", program.as_text() or "")) for word in words}
+    return program(*arrays), counts
 
 
 def error(found: Any, want: Any) -> float:
@@ -68,10 +70,10 @@ def under_jit(name: str, function: Callable[..., Any], arrays: list[Any], specs:
     """On sharded arrays, and on the same ones whole."""
     sharded = [jax.device_put(array, NamedSharding(MESH, spec)) for array, spec in zip(arrays, specs, strict=True)]
     gradient = jax.grad(loss(function), argnums=tuple(range(len(arrays))))
-    found = jax.jit(function)(*sharded)
-    errors = [error(found, function(*arrays)), error(jax.jit(gradient)(*sharded), gradient(*arrays))]
+    (found, forward), (gradients, backward) = compiled(function, sharded), compiled(gradient, sharded)
+    errors = [error(found, function(*arrays)), error(gradients, jax.jit(gradient)(*arrays))]
     spec = jax.tree.leaves(found)[0].sharding.spec
-    report(name, max(errors), collectives(function, sharded), collectives(gradient, sharded), tuple(spec))
+    report(name, max(errors), forward, backward, tuple(spec))
 
 
 def plain_jit() -> None:
@@ -160,10 +162,9 @@ def explicit() -> None:
         }
         for name, function in functions.items():
             gradient = jax.grad(loss(function), argnums=(0, 1))
-            found = jax.jit(function)(*sharded)
-            errors = [error(found, function(x, w)), error(jax.jit(gradient)(*sharded), gradient(x, w))]
-            compiled = collectives(function, sharded), collectives(gradient, sharded)
-            report(f"explicit {name}", max(errors), *compiled, spec=tuple(found.sharding.spec))
+            (found, forward), (gradients, backward) = compiled(function, sharded), compiled(gradient, sharded)
+            errors = [error(found, function(x, w)), error(gradients, gradient(x, w))]
+            report(f"explicit {name}", max(errors), forward, backward, tuple(found.sharding.spec))
 
 
 if __name__ == "__main__":

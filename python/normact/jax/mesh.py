@@ -100,5 +100,5 @@ def result(shape: tuple[int, ...], dtype: Any, like: Any) -> jax.ShapeDtypeStruc
     if not axes or not {"manual_axis_type", "vma"} & _STRUCT_PARAMETERS.keys():
         return jax.ShapeDtypeStruct(shape, dtype)
     sharding = NamedSharding(jax.typeof(like).sharding.mesh, PartitionSpec(*(None for _ in shape)))
-    kind = {"vma": axes} if "vma" in _STRUCT_PARAMETERS else {"manual_axis_type": _axis_type(like)}
+    kind: dict[str, Any] = {"vma": axes} if "vma" in _STRUCT_PARAMETERS else {"manual_axis_type": _axis_type(like)}
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding, **kind)
