@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 
 import jax  # noqa: E402

@@ -17,7 +17,15 @@ import normact
 import normact.jax as nj
 from activation_cases import KINDS, GatedProblem, Kind
 from activation_cases import Problem as ActivationProblem
-from jax_checks import check_activation, check_channel, check_gated, check_row, enable_x64, quick_compilation
+from jax_checks import (
+    assert_same_bits,
+    check_activation,
+    check_channel,
+    check_gated,
+    check_row,
+    enable_x64,
+    quick_compilation,
+)
 
 every_dtype = pytest.mark.parametrize(("dtype", "parameter_dtype"), cases.DTYPES)
 
@@ -111,7 +119,7 @@ def test_without_jit_and_without_gradient_is_the_same() -> None:
     x = jax.numpy.asarray(np.random.default_rng(0).standard_normal((5, 64)), "float32")
     want = normact.layer_norm(np.asarray(x))
     for found in (nj.layer_norm(x), jax.jit(nj.layer_norm)(x), jax.vjp(nj.layer_norm, x)[0]):
-        np.testing.assert_array_equal(np.asarray(found), want)
+        assert_same_bits(found, want)
 
 
 def test_numpy_arrays_are_taken() -> None:
