@@ -143,7 +143,7 @@ void run(const xla::Frame& frame) {
   const xla::Tensors tensors(frame, options, Type::kTensors, device_type, device_id);
   typename Type::Args args{};
   args.struct_size = sizeof args;
-  std::memcpy(reinterpret_cast<char*>(&args) + sizeof args.struct_size, tensors.pointers(),
+  std::memcpy(reinterpret_cast<char*>(&args) + sizeof args.struct_size, static_cast<const void*>(tensors.pointers()),
               sizeof args - sizeof args.struct_size);
   if (kFunction.query != nullptr)
     xla::check_status(kFunction.query(&desc, &args, &exec, &exec.workspace_bytes), options);
