@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/xla_call.h"
 
+#include <memory>
 #include <new>
 
 #include "bindings/error.h"
@@ -8,7 +9,8 @@
 namespace normact::python::xla {
 namespace {
 
-constexpr size_t kScratchAlignment = 256;
+constexpr size_t kScratchAlignment = 256;  // which the library asks for
+constexpr size_t kXlaAlignment = 16;       // the most that XLA grants
 
 [[noreturn]] void fail(int32_t code, std::string sentence) { throw Failure{code, std::move(sentence)}; }
 
@@ -107,18 +109,20 @@ Scratch::Scratch(const Frame& frame, Platform platform, size_t bytes)
     data_ = ::operator new(bytes, std::align_val_t{kScratchAlignment});
     return;
   }
-  MemoryAllocate args{sizeof args, nullptr, frame.context, bytes, kScratchAlignment, nullptr};
+  bytes_ = bytes + kScratchAlignment - kXlaAlignment;
+  MemoryAllocate args{sizeof args, nullptr, frame.context, bytes_, kXlaAlignment, nullptr};
   check_call(frame.api->memory_allocate(&args));
-  data_ = args.data;
+  block_ = args.data;
+  data_ = std::align(kScratchAlignment, bytes, args.data, args.size);
 }
 
 Scratch::~Scratch() {
-  if (data_ == nullptr) return;
   if (platform_ == Platform::cpu) {
     ::operator delete(data_, std::align_val_t{kScratchAlignment});
     return;
   }
-  MemoryFree args{sizeof args, nullptr, frame_.context, bytes_, data_};
+  if (block_ == nullptr) return;
+  MemoryFree args{sizeof args, nullptr, frame_.context, bytes_, block_};
   frame_.api->memory_free(&args);  // it fails only for memory that is not its own
 }
 

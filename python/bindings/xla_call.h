@@ -74,7 +74,8 @@ class Scratch {
   const Frame& frame_;
   Platform platform_;
   size_t bytes_;
-  void* data_ = nullptr;
+  void* block_ = nullptr;  // what XLA gave
+  void* data_ = nullptr;   // where it is aligned
 };
 
 /// Fills in what the runtime asks for when it only wants to know whom it calls; whether it does.

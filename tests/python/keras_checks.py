@@ -202,6 +202,8 @@ def masks_and_frozen_layers(keras: Any, nk: Any) -> None:
             close(mine, weight, 2e-5, f"weights {arguments} {list(options)}")
     words = keras.layers.Embedding(9, 5, mask_zero=True)(np.array([[1, 2, 0], [3, 0, 0]]))
     assert numpy_of(keras, nk.LayerNormalization()(words)._keras_mask).tolist() == [[1, 1, 0], [1, 0, 0]]
+    for each in nk.AddRMSNormalization()(words, words):
+        assert numpy_of(keras, each._keras_mask).tolist() == [[1, 1, 0], [1, 0, 0]]
 
 
 @check

@@ -110,6 +110,31 @@ def test_gradients(name: str) -> None:
         np.testing.assert_allclose(ours_leaf, theirs_leaf, rtol=1e-3, atol=1e-3)
 
 
+def test_batch_norm_of_one_value_a_channel() -> None:
+    """As a batch that only shows the shapes has it."""
+    x = jnp.asarray([[1.0, -2.0, 3.0]])
+    results = []
+    for layers in (nl, linen):
+        layer = layers.BatchNorm(use_running_average=False)
+        variables = layer.init(jax.random.key(0), x)
+        apply = lambda x, layer=layer, v=variables: layer.apply(v, x, mutable=["batch_stats"])  # noqa: E731
+        y, updates = apply(x)
+        gradient = jax.grad(lambda x, apply=apply: (apply(x)[0] * x).sum())(x)
+        results.append((y, updates["batch_stats"], gradient))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6), *results)
+
+
+def test_batch_norm_of_members_of_a_mapped_batch() -> None:
+    x = X.reshape(-1, 8)
+    results = []
+    for layers in (nl, linen):
+        layer = layers.BatchNorm(use_running_average=False, axis_name="batch")
+        variables = layers.BatchNorm(use_running_average=True).init(jax.random.key(0), x)
+        member = lambda x, layer=layer, v=variables: layer.apply(v, x, mutable=["batch_stats"])[0]  # noqa: E731
+        results.append(jax.vmap(member, axis_name="batch")(x))
+    np.testing.assert_allclose(*results, rtol=2e-5, atol=2e-5)
+
+
 def test_an_activation_is_applied_inside() -> None:
     layer = nl.BatchNorm(use_running_average=False, activation="relu")
     plain = nl.BatchNorm(use_running_average=False)

@@ -264,6 +264,17 @@ def test_sparse_gradients() -> None:
     assert (found[[1, 3]] == 0).all() and (found[[0, 2]] != 0).all()
 
 
+def test_jacobian() -> None:
+    """TensorFlow traces the gradient of an eager call there."""
+    x = tf.constant(random(2, 3))
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y, want = nt.layer_norm(x), tf.nn.silu(x)
+        found = nt.silu(x)
+    assert tape.jacobian(y, x).shape == (2, 3, 2, 3)
+    np.testing.assert_allclose(tape.jacobian(found, x), tape.jacobian(want, x), rtol=1e-5, atol=1e-6)
+
+
 def test_one_of_two_outputs() -> None:
     """The other has no gradient; the sum of both is that of both."""
     x, residual = tf.constant(random(4, 6)), tf.constant(random(4, 6))

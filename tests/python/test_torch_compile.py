@@ -81,6 +81,20 @@ def test_export() -> None:
     torch.testing.assert_close(program.module()(x), model(x))
 
 
+@pytest.mark.parametrize("module", [nt.SiLU(), nt.LayerNorm(5), nt.BatchNorm2d(4).eval()])
+def test_jit_trace(module: torch.nn.Module) -> None:
+    """A trace records the operator, not the memory that it wrote to."""
+    first, second = torch.randn(2, 4, 5, 5), torch.randn(3, 4, 5, 5)
+    with torch.no_grad():
+        traced = torch.jit.trace(module, first)
+        torch.testing.assert_close(traced(second), module(second))
+
+
+def test_shapes_under_autocast() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert nt.layer_norm(torch.empty(2, 8, device="meta"), 8).shape == (2, 8)
+
+
 def test_make_fx_and_fake_tensors_see_operators() -> None:
     """Modes that watch operations: the direct ways past the dispatcher stand back."""
     from torch._subclasses.fake_tensor import FakeTensorMode

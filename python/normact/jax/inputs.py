@@ -87,6 +87,8 @@ def negative(function: str, name: str, axis: Any, x: Any, like: str = "x") -> in
 def number(function: str, name: str, value: Any) -> float:
     """A number that is known when the function is traced."""
     try:
+        if isinstance(value, str):
+            raise TypeError
         return float(value)
     except Exception:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"

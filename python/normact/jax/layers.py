@@ -118,6 +118,8 @@ def batch_inference(
     alpha: float | None,
 ) -> Any:
     """A batch norm by running statistics."""
+    if x.ndim == 1:
+        return batch_inference(x[None], scale, bias, statistics, -1, epsilon, dtype, activation, alpha)[0]
     x, scale, bias = matched(x, scale, bias, dtype)
     mean, variance = (array.astype(accumulator(x)) for array in statistics)
     options = {"channel_axis": axis, "eps": epsilon, "activation": activation, "alpha": alpha}
@@ -136,10 +138,18 @@ def batch_training(
     axis_name: Any,
 ) -> tuple[Any, Any, Any]:
     """A batch norm, and the mean and variance of the batch: Flax's, which is divided by n."""
+    if x.ndim == 1:  # a member of a batch that is mapped over
+        y, mean, variance = batch_training(x[None], scale, bias, -1, epsilon, dtype, activation, alpha, axis_name)
+        return y[0], mean, variance
+    count = x.size // max(x.shape[axis], 1) * (1 if axis_name is None else lax.psum(1, axis_name))
+    if count == 1:  # as of a batch that only shows the shapes: x is its own mean, and has no gradient
+        kept = lax.stop_gradient(x)
+        mean = kept.reshape(-1).astype(accumulator(matched(x, None, None, dtype)[0]))
+        zeros = jnp.zeros_like(mean)
+        return batch_inference(kept, scale, bias, (mean, zeros), axis, epsilon, dtype, activation, alpha), mean, zeros
     x, scale, bias = matched(x, scale, bias, dtype)
     empty = jnp.zeros(x.shape[axis], accumulator(x))
     # With a momentum of 1 the new running statistics are those of the batch.
     options = {"channel_axis": axis, "eps": epsilon, "activation": activation, "alpha": alpha, "momentum": 1.0}
     y, mean, variance = batch_norm(x, scale, bias, empty, empty, training=True, axis_name=axis_name, **options)
-    count = x.size // max(x.shape[axis], 1) * (1 if axis_name is None else lax.psum(1, axis_name))
     return y.astype(dtype), mean, variance * ((count - 1) / max(count, 1))

@@ -134,6 +134,7 @@ def _norm(
     shape = tuple(x.shape[each] for each in axes)
     weight = inputs.parameter(function, "weight", weight, shape, x)
     bias = inputs.parameter(function, "bias", bias, shape, x)
+    weight_offset = inputs.number(function, "weight_offset", weight_offset)
     if weight is None and weight_offset:
         raise ValueError(f"{function}: weight_offset is {weight_offset} and weight is None; expected a weight")
     options = Options(
@@ -141,7 +142,7 @@ def _norm(
         kind,
         axes,
         inputs.number(function, "eps", eps),
-        inputs.number(function, "weight_offset", weight_offset),
+        weight_offset,
         inputs.activation(function, activation, alpha),
     )
     found = NORM(options, x, residual, weight, bias)

@@ -61,6 +61,9 @@ def build(op: Op) -> Callable[..., Arrays]:
 def _once(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, which says so if it is differentiated: it is a part of a derivative itself."""
 
+    def forward(options: Any, *arguments: Any) -> tuple[Any, None]:
+        return function(options, *arguments), None  # whose derivative may not be needed: under stop_gradient
+
     def refuse(options: Any, *arguments: Any) -> Any:
         raise NotImplementedError(
             f"normact.jax: {options.function} was differentiated twice, and its backward has no gradient of its own; "
@@ -68,7 +71,7 @@ def _once(function: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     once = jax.custom_vjp(function, nondiff_argnums=(0,))
-    once.defvjp(refuse, refuse)
+    once.defvjp(forward, refuse)
     return once
 
 

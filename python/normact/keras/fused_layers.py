@@ -29,6 +29,10 @@ class _Add:
         """Both outputs have the shape of the inputs."""
         return tuple(input_shape), tuple(input_shape)
 
+    def compute_mask(self, inputs: Any, previous_mask: Any) -> Any:
+        """Both outputs have the mask of the first input."""
+        return None if previous_mask is None else (previous_mask, previous_mask)
+
 
 @serializable
 class AddLayerNormalization(_Add, LayerNormalization):

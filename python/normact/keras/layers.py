@@ -165,7 +165,8 @@ class BatchNormalization(Activated, keras.layers.BatchNormalization):
         """Shape with the channels at `axis` to the same."""
         batch = training and self.trainable
         x = data(inputs)
-        if batch and (mask is not None or self.renorm or self.synchronized or _alone(x, self.axis)):
+        renorm = getattr(self, "renorm", False)  # older Keras has none
+        if batch and (mask is not None or renorm or self.synchronized or _alone(x, self.axis)):
             return self._activated(super().call(inputs, training=training, mask=mask))
         parameters = (parameter(x, self.gamma), parameter(x, self.beta))
         options: Any = {"channel_axis": self.axis % len(x.shape), "eps": self.epsilon, "activation": self.activation}

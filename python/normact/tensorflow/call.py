@@ -103,7 +103,8 @@ def _differentiable(op: Op, run: Any, tensors: Tensors, options: Options, wanted
 
         def backward(*grads: Any) -> list[Any]:
             seeds = tuple(_seed(grad, output) for grad, output in zip(grads, outputs))
-            found = iter(_gradients(op, run, seeds, saved, options, wanted, specs))
+            here = _direct if tf.executing_eagerly() else _traced  # a jacobian traces the gradient of an eager call
+            found = iter(_gradients(op, here, seeds, saved, options, wanted, specs))
             each = [next(found) if want else None for want in wanted]
             return [gradient for gradient, tensor in zip(each, inputs, strict=True) if tensor is not None]
 

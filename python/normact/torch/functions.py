@@ -31,7 +31,11 @@ class Calls(NamedTuple):
 
 def is_plain() -> bool:
     """Whether nothing watches or transforms the operations of PyTorch, so that memory may be worked on directly."""
-    return not torch._C._len_torch_dispatch_stack() and peek_interpreter_stack() is None
+    return (
+        not torch._C._len_torch_dispatch_stack()
+        and peek_interpreter_stack() is None
+        and torch._C._get_tracing_state() is None  # torch.jit.trace
+    )
 
 
 def build(op: Op) -> Calls:

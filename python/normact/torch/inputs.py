@@ -23,7 +23,10 @@ def matched(like: tuple[Any, ...], parameters: tuple[Any, ...] = ()) -> tuple[An
     take the widest dtype among them, as PyTorch's addition and multiplication do, and a parameter is made float32 if
     it has neither that nor the data's dtype. Without autocast nothing is converted: the library refuses a mixture.
     """
-    if not torch._C._is_any_autocast_enabled() or not torch.is_autocast_enabled(like[0].device.type):
+    if not torch._C._is_any_autocast_enabled():
+        return like + parameters
+    device = like[0].device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return like + parameters
     dtype = like[0].dtype
     for tensor in like:

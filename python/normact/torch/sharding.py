@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from normact.torch.op import Op, Options, Tensors
 
 _waiting: list[tuple[Op, Any, Any]] = []
+_lock = threading.Lock()
 
 
 def add(op: Op, forward: Any, backward: Any) -> None:
@@ -30,10 +32,12 @@ def add(op: Op, forward: Any, backward: Any) -> None:
 def register() -> bool:
     """Registers what waits if the caller has imported DTensor, which takes a second and so is not done here."""
     if _waiting and "torch.distributed.tensor" in sys.modules:
-        while _waiting:
-            op, forward, backward = _waiting.pop()
-            _register(forward, _forward_rules(op))
-            _register(backward, _backward_rules(op))
+        with _lock:
+            while _waiting:
+                op, forward, backward = _waiting[-1]
+                _register(forward, _forward_rules(op))
+                _register(backward, _backward_rules(op))
+                _waiting.pop()
     return not _waiting
 
 
