@@ -86,7 +86,7 @@ def test_jit_trace(module: torch.nn.Module) -> None:
     """A trace records the operator, not the memory that it wrote to."""
     first, second = torch.randn(2, 4, 5, 5), torch.randn(3, 4, 5, 5)
     with torch.no_grad():
-        traced = torch.jit.trace(module, first)
+        traced: Any = torch.jit.trace(module, first)
         torch.testing.assert_close(traced(second), module(second))
 
 
