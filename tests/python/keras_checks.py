@@ -287,6 +287,7 @@ def main() -> None:
         except Exception:
             found[name] = traceback.format_exc()
     json.dump(found, output)
+    output.flush()  # what a framework does at the end of the process may leave it unwritten
 
 
 if __name__ == "__main__":
