@@ -268,6 +268,23 @@ y, mask : array, optional
 """
 
 
+_DIFFERENTIABLE = """\
+{title}
+
+With ``{x} + bias`` in the place of ``x``, where there is a bias::
+
+    y = {value}
+
+{more}Parameters, results and errors are those of `activation`.
+"""
+
+
+def differentiable_docs(kind: str, more: str = "", x: str = "x") -> Callable[[_F], _F]:
+    """A decorator that writes the docstring of a kind in the package of one framework, whose argument is called `x`."""
+    facts = FACTS[kind]
+    return _documented(_DIFFERENTIABLE.format(title=facts.title, value=facts.value, x=x, more=more and more + "\n\n"))
+
+
 def forward_docs(kind: str, mask: bool = False) -> Callable[[_F], _F]:
     """A decorator that writes the docstring of a kind's forward."""
     facts = FACTS[kind]

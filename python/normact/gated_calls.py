@@ -10,9 +10,9 @@ from normact.activation_calls import ActivationGrads, kind_number, numbers
 from normact.arrays import family_of, workspace
 from normact.outputs import ALL, Wanted, unpack
 
-_SEPARATE = _core.GATE_LAYOUTS["separate"]
+SEPARATE = _core.GATE_LAYOUTS["separate"]
 _INPUTS = ("gate", "up", "gate_bias", "up_bias")
-_PACKED = {name: number for name, number in _core.GATE_LAYOUTS.items() if number != _SEPARATE}
+_PACKED = {name: number for name, number in _core.GATE_LAYOUTS.items() if number != SEPARATE}
 
 # axis, alpha, beta, threshold, limit, up_offset
 _Options = tuple[Any, Any, Any, Any, Any, Any]
@@ -27,11 +27,12 @@ class GatedGrads(NamedTuple):
     dup_bias: Any
 
 
-def _layout_number(function: str, layout: Any, up: Any) -> int:
+def layout_number(function: str, layout: Any, up: Any) -> int:
+    """The number of a layout, which is that of a packed input, or where up is given SEPARATE."""
     number = _PACKED.get(layout) if isinstance(layout, str) else None
     if number is None:
         raise ValueError(f"{function}: layout is {layout!r}; expected one of {', '.join(_PACKED)}")
-    return number if up is None else _SEPARATE
+    return number if up is None else SEPARATE
 
 
 def split_bias(function: str, bias: Any, up: Any) -> tuple[Any, Any]:
@@ -78,7 +79,7 @@ def forward(
     stream: Any,
 ) -> Any:
     """A forward; the arguments are those of `normact.gated`, `function` is what messages name."""
-    call = function, kind_number(function, kind), _layout_number(function, layout, up)
+    call = function, kind_number(function, kind), layout_number(function, layout, up)
     biases = split_bias(function, bias, up)
     options = _options(kind, axis, alpha, beta, threshold, limit, up_offset)
     if stream is None and out is not None and not isinstance(out, tuple):  # the shortest way
@@ -127,7 +128,7 @@ def backward(
     wanted: Wanted = ALL,
 ) -> GatedGrads | ActivationGrads:
     """A backward; the arguments are those of `normact.gated_backward`, `function` is what messages name."""
-    call = function, kind_number(function, kind), _layout_number(function, layout, up)
+    call = function, kind_number(function, kind), layout_number(function, layout, up)
     biases = split_bias(function, bias, up)
     options = _options(kind, axis, alpha, beta, threshold, limit, up_offset)
     if stream is None:

@@ -237,7 +237,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     (lambda x: nt.activation(x, "swish"), ValueError, r"activation: kind is 'swish'; expected one of"),
     (lambda x: nt.gelu(x, "erf"), ValueError, r"gelu: approximate is 'erf'; expected 'none' or 'tanh'"),
     (lambda x: nt.silu(x, bias=x[0], dim=2), ValueError, r"silu: dim is 2 and input is 2-D; expected one of -2 to 1"),
-    (lambda x: nt.gated(x, bias=(x, x)), TypeError, r"gated: bias is a tuple; expected one tensor, packed like gate"),
+    (lambda x: nt.gated(x, bias=(x, x)), TypeError, r"gated: bias is a tuple; expected one array, packed like gate"),
     (lambda x: nt.swiglu(x, x, bias=x), TypeError, r"swiglu: bias is of type Tensor; expected a pair"),
     (lambda x: nt.silu(x.int()), TypeError, r"silu: x .*int32.*expected"),
     (lambda x: nt.silu(x.to(torch.float8_e4m3fn)), TypeError, r"silu: x .*expected"),

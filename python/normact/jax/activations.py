@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from normact.activation_docs import FACTS
+from normact.activation_docs import differentiable_docs
 from normact.activation_options import gelu_kind
 from normact.jax import inputs
 from normact.jax.pointwise_ops import ACTIVATION, ActivationOptions
@@ -79,32 +78,13 @@ def _apply(
 
 # ---- One function per kind ----
 
-_TEXT = """\
-{title}
-
-With ``x + bias`` in the place of ``x``, where there is a bias::
-
-    y = {value}
-
-{parameters}Parameters, results and errors are those of `activation`.
-"""
-
-
-def _documented(kind: str, parameters: str = "") -> Callable[[Any], Any]:
-    def decorate(function: Any) -> Any:
-        facts = FACTS[kind]
-        function.__doc__ = _TEXT.format(title=facts.title, value=facts.value, parameters=parameters)
-        return function
-
-    return decorate
-
 
 class _Function(Protocol):
     def __call__(self, x: ArrayLike, *, bias: ArrayLike | None = None, axis: int = -1) -> Any: ...
 
 
 def _function(kind: str) -> _Function:
-    @_documented(kind)
+    @differentiable_docs(kind)
     def function(x: ArrayLike, *, bias: ArrayLike | None = None, axis: int = -1) -> Any:
         return _apply(kind, kind, x, bias, axis)
 
@@ -118,26 +98,26 @@ silu, mish, sigmoid, tanh = _function("silu"), _function("mish"), _function("sig
 hardswish, hardsigmoid = _function("hardswish"), _function("hardsigmoid")
 
 
-@_documented("gelu", '`approximate` is "none" or "tanh". (`jax.nn.gelu` takes "tanh" by default.)\n\n')
+@differentiable_docs("gelu", '`approximate` is "none" or "tanh". (`jax.nn.gelu` takes "tanh" by default.)')
 def gelu(  # noqa: D103
     x: ArrayLike, *, approximate: str = "none", bias: ArrayLike | None = None, axis: int = -1
 ) -> Any:
     return _apply("gelu", gelu_kind("gelu", approximate), x, bias, axis)
 
 
-@_documented("leaky_relu")
+@differentiable_docs("leaky_relu")
 def leaky_relu(  # noqa: D103
     x: ArrayLike, *, alpha: float = 0.01, bias: ArrayLike | None = None, axis: int = -1
 ) -> Any:
     return _apply("leaky_relu", "leaky_relu", x, bias, axis, alpha=alpha)
 
 
-@_documented("elu")
+@differentiable_docs("elu")
 def elu(x: ArrayLike, *, alpha: float = 1.0, bias: ArrayLike | None = None, axis: int = -1) -> Any:  # noqa: D103
     return _apply("elu", "elu", x, bias, axis, alpha=alpha)
 
 
-@_documented("softplus")
+@differentiable_docs("softplus")
 def softplus(  # noqa: D103
     x: ArrayLike,
     *,

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from normact import _core
 from normact.activation_options import gelu_kind
+from normact.gated_calls import layout_number, split_bias
 from normact.jax import inputs
 from normact.jax.pointwise_ops import GATED, GatedOptions
 
 if TYPE_CHECKING:
     from jax.typing import ArrayLike
-
-_SEPARATE = _core.GATE_LAYOUTS["separate"]
-_PACKED = {name: number for name, number in _core.GATE_LAYOUTS.items() if number != _SEPARATE}
 
 
 def gated(
@@ -97,15 +94,13 @@ def _apply(
     gate = inputs.array(function, "gate", gate)
     up = inputs.twin(function, "up", up, gate, "gate")
     axis = inputs.negative(function, "axis", axis, gate, "gate")
-    number = _PACKED.get(layout) if isinstance(layout, str) else None
-    if number is None:
-        raise ValueError(f"{function}: layout is {layout!r}; expected one of {', '.join(_PACKED)}")
+    number = layout_number(function, layout, up)
     if up is None and gate.shape[axis] % 2:
         raise ValueError(f"{function}: gate has size {gate.shape[axis]} along axis {axis}; expected an even one")
     options = GatedOptions(
         function,
         inputs.activation(function, kind, alpha, beta, threshold, argument="kind"),
-        number if up is None else _SEPARATE,
+        number,
         axis,
         0.0 if limit is None else inputs.number(function, "limit", limit),
         inputs.number(function, "up_offset", up_offset),
@@ -114,19 +109,9 @@ def _apply(
 
 
 def _biases(function: str, bias: Any, gate: Any, up: Any, axis: int) -> tuple[Any, Any]:
-    """gate_bias and up_bias; a packed bias is the first."""
-    if bias is None:
-        return None, None
-    shape, pair = (gate.shape[axis],), isinstance(bias, (tuple, list))
-    if up is None:
-        if pair:
-            raise TypeError(f"{function}: bias is a {type(bias).__name__}; expected one array, packed like gate")
-        return inputs.parameter(function, "bias", bias, shape, gate), None
-    if not pair or len(bias) != 2:
-        found = f"a {type(bias).__name__} of {len(bias)}" if pair else f"of type {type(bias).__name__}"
-        raise TypeError(f"{function}: bias is {found}; expected a pair (gate_bias, up_bias), as up is given")
-    names = ("gate_bias", "up_bias")
-    first, second = (inputs.parameter(function, name, each, shape, gate) for name, each in zip(names, bias))
+    names = ("bias" if up is None else "gate_bias", "up_bias")
+    found = zip(names, split_bias(function, bias, up))
+    first, second = (inputs.parameter(function, name, each, (gate.shape[axis],), gate) for name, each in found)
     return first, second
 
 

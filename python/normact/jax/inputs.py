@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from normact.activation_calls import kind_number, numbers
+from normact.jax.op import statistic_dtype
 
-_FLOAT64, _FLOAT32 = jnp.dtype(jnp.float64), jnp.dtype(jnp.float32)
-_DTYPES = (_FLOAT64, _FLOAT32, jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16))
+_DTYPES = tuple(jnp.dtype(each) for each in (jnp.float64, jnp.float32, jnp.float16, jnp.bfloat16))
 _IDENTITY = kind_number("", "identity"), 0.0, 1.0, 20.0
 
 
@@ -51,7 +51,7 @@ def parameter(function: str, name: str, value: Any, shape: tuple[int, ...], x: A
     value = array(function, name, value)
     if value.shape != shape:
         raise ValueError(f"{function}: {name} has shape {value.shape}; expected {shape}")
-    if value.dtype not in (x.dtype, accumulator(x)):
+    if value.dtype not in (x.dtype, statistic_dtype(x.dtype)):
         either = f"{x.dtype} or float32" if x.dtype.itemsize == 2 else f"{x.dtype}"
         raise TypeError(f"{function}: {name} has dtype {value.dtype}; expected {either}")
     return value
@@ -60,14 +60,9 @@ def parameter(function: str, name: str, value: Any, shape: tuple[int, ...], x: A
 def statistic(function: str, name: str, value: Any, shape: tuple[int, ...], x: Any) -> Any:
     """An optional array of this shape in the dtype of statistics."""
     value = parameter(function, name, value, shape, x)
-    if value is not None and value.dtype != accumulator(x):
-        raise TypeError(f"{function}: {name} has dtype {value.dtype}; expected {accumulator(x)}")
+    if value is not None and value.dtype != statistic_dtype(x.dtype):
+        raise TypeError(f"{function}: {name} has dtype {value.dtype}; expected {statistic_dtype(x.dtype)}")
     return value
-
-
-def accumulator(x: Any) -> Any:
-    """The dtype of statistics."""
-    return _FLOAT64 if x.dtype == _FLOAT64 else _FLOAT32
 
 
 def negative(function: str, name: str, axis: Any, x: Any, like: str = "x") -> int:

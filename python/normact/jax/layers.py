@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from normact.jax.channel_norms import batch_norm, group_norm
-from normact.jax.inputs import accumulator
 from normact.jax.norms import layer_norm, rms_norm
+from normact.jax.op import statistic_dtype
 
 
 def refuse_unused(function: str, **arguments: Any) -> None:
@@ -29,7 +29,7 @@ def matched(x: Any, scale: Any, bias: Any, dtype: Any) -> tuple[Any, Any, Any]:
     """
     wide = jnp.promote_types(x.dtype, dtype)
     x = x.astype(wide)
-    fits = (wide, accumulator(x))
+    fits = (wide, statistic_dtype(x.dtype))
     scale, bias = (None if p is None else p if p.dtype in fits else p.astype(fits[1]) for p in (scale, bias))
     return x, scale, bias
 
@@ -121,7 +121,7 @@ def batch_inference(
     if x.ndim == 1:
         return batch_inference(x[None], scale, bias, statistics, -1, epsilon, dtype, activation, alpha)[0]
     x, scale, bias = matched(x, scale, bias, dtype)
-    mean, variance = (array.astype(accumulator(x)) for array in statistics)
+    mean, variance = (array.astype(statistic_dtype(x.dtype)) for array in statistics)
     options = {"channel_axis": axis, "eps": epsilon, "activation": activation, "alpha": alpha}
     return batch_norm(x, scale, bias, mean, variance, **options).astype(dtype)
 
@@ -144,11 +144,11 @@ def batch_training(
     count = x.size // max(x.shape[axis], 1) * (1 if axis_name is None else lax.psum(1, axis_name))
     if count == 1:  # as of a batch that only shows the shapes: x is its own mean, and has no gradient
         kept = lax.stop_gradient(x)
-        mean = kept.reshape(-1).astype(accumulator(matched(x, None, None, dtype)[0]))
+        mean = kept.reshape(-1).astype(statistic_dtype(matched(x, None, None, dtype)[0].dtype))
         zeros = jnp.zeros_like(mean)
         return batch_inference(kept, scale, bias, (mean, zeros), axis, epsilon, dtype, activation, alpha), mean, zeros
     x, scale, bias = matched(x, scale, bias, dtype)
-    empty = jnp.zeros(x.shape[axis], accumulator(x))
+    empty = jnp.zeros(x.shape[axis], statistic_dtype(x.dtype))
     # With a momentum of 1 the new running statistics are those of the batch.
     options = {"channel_axis": axis, "eps": epsilon, "activation": activation, "alpha": alpha, "momentum": 1.0}
     y, mean, variance = batch_norm(x, scale, bias, empty, empty, training=True, axis_name=axis_name, **options)

@@ -82,4 +82,4 @@ def like(gradient: Any, tensor: Any) -> Any:
 
 def statistic_dtype(dtype: Any) -> Any:
     """The dtype of statistics, and of sums over all rows, of an array."""
-    return jnp.float64 if dtype == jnp.float64 else jnp.float32
+    return jnp.dtype(jnp.float64 if dtype == jnp.float64 else jnp.float32)

@@ -6,12 +6,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from normact import _core
+from normact.activation_calls import FROM_OUTPUT
+from normact.gated_calls import SEPARATE
 from normact.jax.call import Call
 from normact.jax.layout import Layout, Result, Tensors
 from normact.jax.op import Arrays, Op, build, like, statistic_dtype
 
-#: The kinds that go back from their output: it is kept by what comes next in any case, and x may go.
-_FROM_OUTPUT = frozenset(_core.ACTIVATIONS[name] for name in ("relu", "sigmoid", "tanh"))
+#: By their numbers.
+_FROM_OUTPUT = frozenset(_core.ACTIVATIONS[name] for name in FROM_OUTPUT)
 
 
 class ActivationOptions(NamedTuple):
@@ -91,9 +93,6 @@ class GatedOptions(NamedTuple):
     up_offset: float
 
 
-_SEPARATE = _core.GATE_LAYOUTS["separate"]
-
-
 def _gated_attributes(operands: Tensors, options: GatedOptions) -> dict[str, Any]:
     return {
         "layout": options.layout,
@@ -115,7 +114,7 @@ class _GatedDims(NamedTuple):
 def _gated_dims(gate: Any, options: GatedOptions) -> _GatedDims:
     """A packed axis has a name of its own, and no device may have a part of it."""
     dims = _names(gate)
-    if options.layout == _SEPARATE:
+    if options.layout == SEPARATE:
         return _GatedDims(dims, dims, dims[options.axis :][:1], frozenset(), {})
     place = len(dims) + options.axis
     packed = (*dims[:place], "packed", *dims[place + 1 :])

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
-from normact.activation_docs import FACTS
+from normact.activation_docs import differentiable_docs
 from normact.activation_options import gelu_kind
 from normact.tensorflow.call import call
 from normact.tensorflow.inputs import optional, public, tensor
@@ -66,32 +65,13 @@ def _apply(function: str, kind: str, x: Any, bias: Any, axis: int, *numbers: flo
 
 # ---- One function per kind ----
 
-_TEXT = """\
-{title}
-
-With ``x + bias`` in the place of ``x``, where there is a bias::
-
-    y = {value}
-
-Parameters, results and errors are those of `activation`{more}.
-"""
-
-
-def _documented(kind: str, more: str = "") -> Callable[[Any], Any]:
-    def decorate(function: Any) -> Any:
-        facts = FACTS[kind]
-        function.__doc__ = _TEXT.format(title=facts.title, value=facts.value, more=more)
-        return function
-
-    return decorate
-
 
 class _Function(Protocol):
     def __call__(self, x: Any, *, bias: Any = None, axis: int = -1) -> Any: ...
 
 
 def _function(kind: str) -> _Function:
-    @_documented(kind)
+    @differentiable_docs(kind)
     def function(x: Any, *, bias: Any = None, axis: int = -1) -> Any:
         return _apply(kind, kind, x, bias, axis)
 
@@ -106,25 +86,25 @@ hardswish, hardsigmoid = _function("hardswish"), _function("hardsigmoid")
 
 
 @public
-@_documented("gelu", '; `approximate` is "none" or "tanh"')
+@differentiable_docs("gelu", '`approximate` is "none" or "tanh".')
 def gelu(x: Any, *, approximate: str = "none", bias: Any = None, axis: int = -1) -> Any:  # noqa: D103
     return _apply("gelu", gelu_kind("gelu", approximate), x, bias, axis)
 
 
 @public
-@_documented("leaky_relu")
+@differentiable_docs("leaky_relu")
 def leaky_relu(x: Any, *, alpha: float = 0.01, bias: Any = None, axis: int = -1) -> Any:  # noqa: D103
     return _apply("leaky_relu", "leaky_relu", x, bias, axis, alpha, None, None)
 
 
 @public
-@_documented("elu")
+@differentiable_docs("elu")
 def elu(x: Any, *, alpha: float = 1.0, bias: Any = None, axis: int = -1) -> Any:  # noqa: D103
     return _apply("elu", "elu", x, bias, axis, alpha, None, None)
 
 
 @public
-@_documented("softplus")
+@differentiable_docs("softplus")
 def softplus(  # noqa: D103
     x: Any, *, beta: float = 1.0, threshold: float = 20.0, bias: Any = None, axis: int = -1
 ) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from normact.activation_calls import FROM_OUTPUT
-from normact.activation_docs import FACTS
+from normact.activation_docs import differentiable_docs
 from normact.activation_options import gelu_kind
 from normact.torch.call import call
 from normact.torch.inputs import check_tensor, matched, negative
@@ -88,25 +88,11 @@ def _apply(
 
 # ---- One function per kind ----
 
-_TEXT = """\
-{title}
-
-With ``input + bias`` in the place of ``x``, where there is a bias::
-
-    y = {value}
-
-{parameters}Parameters, results and errors are those of `activation`.
-"""
-_INPLACE = "`inplace` writes the result into input, as PyTorch does.\n\n"
+_INPLACE = "`inplace` writes the result into input, as PyTorch does."
 
 
-def _documented(kind: str, parameters: str = "") -> Callable[[Any], Any]:
-    def decorate(function: Any) -> Any:
-        facts = FACTS[kind]
-        function.__doc__ = _TEXT.format(title=facts.title, value=facts.value, parameters=parameters)
-        return function
-
-    return decorate
+def _documented(kind: str, more: str = "") -> Callable[[Any], Any]:
+    return differentiable_docs(kind, more, "input")
 
 
 class _Function(Protocol):
@@ -145,7 +131,7 @@ silu, mish = _inplace_function("silu"), _inplace_function("mish")
 hardswish, hardsigmoid = _inplace_function("hardswish"), _inplace_function("hardsigmoid")
 
 
-@_documented("gelu", '`approximate` is "none" or "tanh".\n\n')
+@_documented("gelu", '`approximate` is "none" or "tanh".')
 def gelu(  # noqa: D103
     input: Tensor, approximate: str = "none", *, bias: Tensor | None = None, dim: int = -1
 ) -> Tensor:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from normact.activation_options import gelu_kind
+from normact.gated_calls import split_bias
 from normact.torch.call import call
 from normact.torch.inputs import check_tensor, matched, negative
 from normact.torch.pointwise_ops import GATED
@@ -93,16 +94,8 @@ def _apply(
 ) -> Any:
     check_tensor(function, "gate", gate)
     dim = negative(function, dim, "gate", gate)
-    biases = (bias, None)
-    if up is not None and bias is not None:
-        if not isinstance(bias, (tuple, list)) or len(bias) != 2:
-            found = f"of type {type(bias).__name__}"
-            raise TypeError(f"{function}: bias is {found}; expected a pair (gate_bias, up_bias), as up is given")
-        biases = tuple(bias)
-    elif isinstance(bias, (tuple, list)):
-        raise TypeError(f"{function}: bias is a {type(bias).__name__}; expected one tensor, packed like gate")
     options = (kind, layout, dim, alpha, beta, threshold, limit, up_offset)
-    return call(GATED, matched((gate, up), biases), options)
+    return call(GATED, matched((gate, up), split_bias(function, bias, up)), options)
 
 
 def glu(gate: Tensor, up: Tensor | None = None, *, layout: str = "split", dim: int = -1, bias: Any = None) -> Tensor:
