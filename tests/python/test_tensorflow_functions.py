@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -207,6 +208,31 @@ def test_some_gradients_are_those_of_all(case: Case, last: bool) -> None:
 
     for found, want in zip(gradients(of_some, tensors[cut]), everything[cut], strict=True):
         np.testing.assert_array_equal(found, want)
+
+
+@few_cases
+def test_what_nobody_wants_costs_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backward is called without the gradient of a parameter or an addend that is not watched."""
+    counts: list[int] = []
+
+    def counting(function: Callable[..., None]) -> Callable[..., None]:
+        def count(*args: Any) -> None:
+            counts.append(sum(hasattr(arg, "__dlpack__") for arg in args))
+            function(*args)
+
+        return count
+
+    for name in ("norm", "activation", "gated", "group_norm", "batch_norm"):
+        monkeypatch.setattr(_core, f"{name}_backward", counting(getattr(_core, f"{name}_backward")))
+    tensors = case.tensors()
+    want = gradients(case.ours, tensors)
+    left = [i for i, shape in enumerate(case.shapes) if len(shape) == 1 or (i and case.name.startswith("batch_norm"))]
+    for i in left:
+        before, kept, after = tensors[:i], tensors[i], tensors[i + 1 :]
+        found = gradients(lambda *some, i=i, kept=kept: case.ours(*some[:i], kept, *some[i:]), before + after)
+        for mine, other in zip(found, want[:i] + want[i + 1 :], strict=True):
+            np.testing.assert_array_equal(mine, other)
+    assert counts == [counts[0]] + [counts[0] - 1] * len(left)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
