@@ -41,9 +41,12 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--modes", type=_modes, default=MODES, help=f"how gpt and vit run: some of {','.join(MODES)} (default: all)"
     )
-    parser.add_argument("--plot", default="normact-demo.png", help="where the loss curves go, if matplotlib is there")
+    parser.add_argument(
+        "--plot", help="where the loss curves go, if matplotlib is there (default: normact-demo-WHAT.png)"
+    )
     args = parser.parse_args(argv)
     args.steps = STEPS[args.what] if args.steps is None else args.steps
+    args.plot = f"normact-demo-{args.what}.png" if args.plot is None else args.plot
     if args.steps < 2:
         parser.error(f"--steps must be at least 2, found {args.steps}")
     return args
