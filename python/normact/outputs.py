@@ -7,6 +7,8 @@ from typing import Any
 
 Wanted = tuple[bool, ...]  # of each result of a backward, whether anybody asked for it
 ALL: Wanted = (True,) * 4
+#: (class, values) -> a named tuple, in a third of the time of the class's own constructor.
+named = tuple.__new__
 
 
 def unpack(function: str, out: Any, names: tuple[str, ...]) -> tuple[Any, ...]:

@@ -129,7 +129,7 @@ _LAST = (-1,)
 def trailing(function: str, input: Any, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
     """The axes that `normalized_shape` names. Raises ValueError if they are not of these sizes."""
     check_tensor(function, "input", input)
-    sizes = input.shape
+    sizes = tuple(input.shape)  # a torch.Size takes four times as long to cut
     if type(normalized_shape) is int:
         shape: tuple[int, ...] = (normalized_shape,)
     else:
