@@ -31,7 +31,7 @@ _LEGACY_STREAMS = (0, 1)
 class Family:
     """Arrays of a library that normact can read and write but not make."""
 
-    def empty_like(self, x: Any) -> Any:
+    def empty_like(self, x: Any, /) -> Any:
         """An uninitialised array with the shape, dtype, device and, as far as possible, memory layout of x."""
         raise TypeError(
             f"an output like a {type(x).__module__}.{type(x).__qualname__} cannot be made; expected an array of "

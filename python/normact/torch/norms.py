@@ -130,10 +130,7 @@ def trailing(function: str, input: Any, normalized_shape: int | Sequence[int]) -
     """The axes that `normalized_shape` names. Raises ValueError if they are not of these sizes."""
     check_tensor(function, "input", input)
     sizes = tuple(input.shape)  # a torch.Size takes four times as long to cut
-    if type(normalized_shape) is int:
-        shape: tuple[int, ...] = (normalized_shape,)
-    else:
-        shape = tuple(normalized_shape)  # type: ignore[arg-type]
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     count = len(shape)
     if not count or sizes[-count:] != shape:
         raise ValueError(

@@ -72,8 +72,7 @@ def _entry(name: str, kind: int, residual: bool) -> Op:
         return found[:2] if residual else (found,)
 
     def saves(tensors: Tensors, outputs: Tensors, options: Options) -> Tensors:
-        normed = outputs[1] if residual else tensors[0]
-        return normed, tensors[-2], tensors[-1], *outputs[first:]
+        return outputs[1] if residual else tensors[0], tensors[-2], tensors[-1], *outputs[first:]
 
     def empty(tensors: Tensors, options: Options) -> Tensors:
         x = tensors[0]
