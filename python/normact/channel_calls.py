@@ -117,7 +117,7 @@ def batch_forward(
         check_unwanted(function, given, BatchNormOutput._fields, (True, return_stats, return_stats, return_mask))
     family = family_of(x, function)
     y = family.empty_like(x) if y is None else y
-    if return_stats:
+    if return_stats and (mean is None or rstd is None):
         mean, rstd = family.moments(x, (size_along(x, channel_axis),), mean, rstd)
     if return_mask and mask is None:
         mask = family.empty_mask(x)
@@ -208,7 +208,7 @@ def group_forward(
         check_unwanted(function, given, GroupNormOutput._fields, (True, return_stats, return_stats))
     family = family_of(x, function)
     y = family.empty_like(x) if y is None else y
-    if return_stats:
+    if return_stats and (mean is None or rstd is None):
         mean, rstd = family.moments(x, (size_along(x, 0), _count(num_groups)), mean, rstd)
     _core.group_norm_forward(function, *arrays, y, mean, rstd, *options, handle, workspace)
     done = y, mean, rstd

@@ -83,7 +83,7 @@ def forward(
         y = family.empty_like(x)
     if residual is not None and s is None:
         s = family.empty_like(x)
-    if return_stats and layer:
+    if return_stats and layer and (mean is None or rstd is None):
         mean, rstd = family.moments(x, _outer_shape(x, axis), mean, rstd)
     elif return_stats and rstd is None:
         rstd = family.empty_stats(x, _outer_shape(x, axis))
