@@ -3,18 +3,22 @@
 
 On a GPU a loop of calls is timed without a synchronisation inside. Without one, calls on CPU arrays so small that
 the arithmetic is a fraction are timed, on PyTorch tensors and on NumPy arrays; there the arithmetic is included.
+`normact.torch` is timed beside PyTorch's own functions: without a gradient, with one recorded, and with the backward.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from itertools import product
+from typing import Any
 
 import torch
 from torch.nn import functional
 
 import normact
+import normact.torch
 from bench import ours, records
 from bench.baselines import RIVALS
 from bench.cases import DIRECTIONS, PLAIN, Case
@@ -82,13 +86,24 @@ def _our_calls(case: Case, o: Operands) -> Calls:
 
 
 def _torch_calls(case: Case, o: Operands) -> Calls:
-    """PyTorch's functions, as eager code calls them; the backward of layer_norm is its operator, without autograd."""
+    """PyTorch's functions and ours in their place, as eager code calls them; its backward alone is an operator."""
     if case.direction == "backward":
         return {"torch": RIVALS["torch"](case, o)}
-    tensors = [t for t in (o.weight, o.bias) if t is not None]
-    recorded = [t.detach().requires_grad_() for t in (o.x, *tensors)]
-    norm, shape = getattr(functional, case.kind), (case.cols,)
-    return {
-        "torch": lambda: norm(o.x, shape, *tensors, eps=case.eps),
-        "torch, grad recorded": lambda: norm(recorded[0], shape, *recorded[1:], eps=case.eps),
-    }
+    tensors = [t for t in (o.x, o.weight, o.bias) if t is not None]
+    recorded = [t.detach().requires_grad_() for t in tensors]
+    dy = torch.ones_like(o.x)
+    calls: Calls = {}
+    for name, module in (("torch", functional), ("normact.torch", normact.torch)):
+        norm = partial(_norm, getattr(module, case.kind), case)
+        calls[name] = partial(norm, tensors)
+        calls[f"{name}, grad recorded"] = partial(norm, recorded)
+        calls[f"{name}, forward and backward"] = partial(_step, norm, recorded, dy)
+    return calls
+
+
+def _norm(norm: Callable[..., Any], case: Case, tensors: list[torch.Tensor]) -> torch.Tensor:
+    return norm(tensors[0], (case.cols,), *tensors[1:], eps=case.eps)
+
+
+def _step(norm: Callable[..., Any], tensors: list[torch.Tensor], dy: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.autograd.grad(norm(tensors), tensors, dy)

@@ -4,11 +4,6 @@
 #include <limits>
 
 namespace normact::python {
-namespace {
-
-constexpr std::align_val_t kWorkspaceAlignment{256};
-
-}  // namespace
 
 double number(nb::handle object, const char* name, const Call& call) {
   const double value = PyFloat_AsDouble(object.ptr());
@@ -47,14 +42,20 @@ int32_t& row_variant() {
   return variant;
 }
 
-Workspace::~Workspace() { ::operator delete(host_, kWorkspaceAlignment); }
+Workspace::~Workspace() { ::operator delete(host_, std::align_val_t{kWorkspaceAlignment}); }
+
+void Workspace::take_room(const TensorArg& like) {
+  if (like.on_cuda()) return;
+  data_ = room_;
+  bytes_ = sizeof room_;
+}
 
 void Workspace::allocate(size_t bytes, const TensorArg& like, nb::handle like_object, nb::handle allocator,
                          Call& call) {
   bytes_ = bytes;
   if (bytes == 0) return;
   if (!like.on_cuda()) {
-    data_ = host_ = ::operator new(bytes, kWorkspaceAlignment);
+    data_ = host_ = ::operator new(bytes, std::align_val_t{kWorkspaceAlignment});
     return;
   }
   array_ = allocator(like_object, bytes);

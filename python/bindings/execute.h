@@ -30,14 +30,20 @@ struct NormActivation {
 /// The row kernel that this thread's calls are forced to; AUTO if none is.
 int32_t& row_variant();
 
+constexpr size_t kWorkspaceAlignment = 256;
+
 /// Scratch memory where an array lives: on a GPU an array that the caller's framework allocates (so that its allocator
-/// orders the reuse, also while a CUDA graph is captured), on the CPU plain memory.
+/// orders the reuse, also while a CUDA graph is captured), on the CPU plain memory, of which a little is at hand.
 class Workspace {
  public:
   ~Workspace();
-  Workspace() = default;
+  Workspace() {}  // leaves the room as it is
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
+
+  /// Makes the memory at hand the workspace, if that is on the device of the array: most calls on small CPU arrays need
+  /// no more, and are spared the question.
+  void take_room(const TensorArg& like);
 
   /// `allocator` is called with the array and the number of bytes.
   void allocate(size_t bytes, const TensorArg& like, nb::handle like_object, nb::handle allocator, Call& call);
@@ -49,6 +55,7 @@ class Workspace {
   void* host_ = nullptr;
   nb::object array_;
   TensorArg view_;
+  alignas(kWorkspaceAlignment) unsigned char room_[1 << 14];  // uninitialised
 };
 
 /// The array beside which a workspace is made, and who makes it.
@@ -56,7 +63,7 @@ struct WorkspaceSource {
   const TensorArg& like;
   nb::handle like_object;
   nb::handle allocator;
-  bool ask_first;  // whether the call is known to need a workspace; one that is not known to is tried without
+  bool ask_first;  // whether a call on a GPU is known to need a workspace; all others are tried first
 };
 
 inline void check(normact_status status, const Call& call) {
@@ -71,9 +78,11 @@ void execute(Call& call, const WorkspaceSource& source, Query query, Run run) {
     nb::gil_scoped_release release;
     return run(&exec);
   };
-  normact_status status = NORMACT_WORKSPACE_TOO_SMALL;
-  if (!source.ask_first) status = run_without_gil();
   Workspace workspace;
+  workspace.take_room(source.like);
+  workspace.describe(&exec);
+  normact_status status = NORMACT_WORKSPACE_TOO_SMALL;
+  if (!source.ask_first || !source.like.on_cuda()) status = run_without_gil();
   if (status == NORMACT_WORKSPACE_TOO_SMALL) {  // nothing was written
     size_t bytes = 0;
     check(query(&exec, &bytes), call);

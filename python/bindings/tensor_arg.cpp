@@ -22,25 +22,38 @@ PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); 
 
 bool is_true(nb::object value) { return value.ptr() == Py_True; }
 
-// Asked once a call at most, and only if a tensor requires grad: parameters do, also under no_grad().
+// Asked once a call, and before the tensors are: a backward has nine, and no gradient of its own to record.
 bool torch_records_gradients(Call& call) {
   static PyObject* const is_grad_enabled =
       nb::object(nb::module_::import_("torch").attr("is_grad_enabled")).release().ptr();
-  if (!call.torch_records_gradients) call.torch_records_gradients = is_true(nb::handle(is_grad_enabled)());
+  if (!call.torch_records_gradients)
+    call.torch_records_gradients = is_true(nb::steal(PyObject_CallNoArgs(is_grad_enabled)));
   return *call.torch_records_gradients;
+}
+
+nb::object torch_tensor_attribute(const char* name) { return nb::module_::import_("torch").attr("Tensor").attr(name); }
+
+// Through the property of the class, which need not be looked up in the object's.
+bool requires_grad(PyObject* object) {
+  static PyObject* const property = torch_tensor_attribute("requires_grad").release().ptr();
+  static const auto get = reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(property), Py_tp_descr_get));
+  return is_true(nb::steal(get(property, object, reinterpret_cast<PyObject*>(Py_TYPE(object)))));
+}
+
+bool is_negated(PyObject* object) {
+  static PyObject* const is_neg = torch_tensor_attribute("is_neg").release().ptr();
+  PyObject* args[] = {nullptr, object};
+  return is_true(nb::steal(PyObject_Vectorcall(is_neg, args + 1, kOneArgument, nullptr)));
 }
 
 // DLPack knows nothing of autograd and of torch's lazy negation: the memory alone would give silently wrong results.
 void check_torch(PyObject* object, const char* name, Call& call) {
-  static PyObject* const requires_grad = interned("requires_grad");
-  static PyObject* const is_neg = interned("is_neg");
-  if (is_true(nb::steal(PyObject_GetAttr(object, requires_grad))) && torch_records_gradients(call)) {
+  if (torch_records_gradients(call) && requires_grad(object)) {
     raise(PyExc_ValueError, call.function, ": ", name,
           " requires grad, and this function records no gradient; expected a call under torch.no_grad(), a tensor "
           "after .detach(), or the differentiable function of normact.torch");
   }
-  PyObject* args[] = {nullptr, object};
-  if (is_true(nb::steal(PyObject_VectorcallMethod(is_neg, args + 1, kOneArgument, nullptr)))) {
+  if (is_negated(object)) {
     raise(PyExc_ValueError, call.function, ": ", name,
           " has its negative bit set (a view that negates lazily); expected a tensor after .resolve_neg()");
   }

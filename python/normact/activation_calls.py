@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from normact import _core
-from normact.arrays import family_of, workspace
-from normact.outputs import ALL, Wanted, check_unwanted, unpack
+from normact.arrays import family_of, handed_over, workspace
+from normact.outputs import ALL, Wanted, check_unwanted, named, unpack
 
 KINDS = _core.ACTIVATIONS
 #: The kinds whose gradients go back from their output: what comes next keeps that in any case, and x may go.
@@ -58,35 +58,21 @@ def forward(
     return_mask: bool,
     out: Any,
     stream: Any,
+    handle: int | None = None,
 ) -> Any:
-    """A forward; the arguments are those of `normact.activation`, `function` is what messages name."""
+    """A forward. `function` is what messages name.
+
+    The other arguments are those of `normact.activation`, and the handle of the stream that `stream` has become.
+    """
+    if stream is not None:
+        with family_of(x, function).on_stream(x, stream) as found:
+            return forward(function, kind, x, bias, axis, alpha, beta, threshold, return_mask, out, None, found)
     number = kind_number(function, kind)
     alpha, beta, threshold = numbers(kind, alpha, beta, threshold)
-    simple = stream is None and not return_mask
-    if simple and out is not None and not isinstance(out, tuple):  # the shortest way
-        _core.activation_forward(function, number, x, bias, out, None, axis, alpha, beta, threshold, None, workspace)
+    if out is not None and not return_mask and not isinstance(out, tuple):  # the shortest way
+        _core.activation_forward(function, number, x, bias, out, None, axis, alpha, beta, threshold, handle, workspace)
         return out
-    args = (function, number, x, bias, axis, alpha, beta, threshold, return_mask, out)
-    if stream is None:
-        return _forward_on(*args, None)
-    with family_of(x, function).on_stream(x, stream) as handle:
-        return _forward_on(*args, handle)
-
-
-def _forward_on(
-    function: str,
-    number: int,
-    x: Any,
-    bias: Any,
-    axis: int,
-    alpha: Any,
-    beta: Any,
-    threshold: Any,
-    return_mask: bool,
-    out: Any,
-    handle: int | None,
-) -> Any:
-    given = y, mask = unpack(function, out, ActivationOutput._fields)
+    given = y, mask = (None, None) if out is None else unpack(function, out, ActivationOutput._fields)
     if mask is not None:
         check_unwanted(function, given, ActivationOutput._fields, (True, return_mask))
     family = family_of(x, function)
@@ -96,8 +82,7 @@ def _forward_on(
         mask = family.empty_mask(x)
     _core.activation_forward(function, number, x, bias, y, mask, axis, alpha, beta, threshold, handle, workspace)
     if family.hands_over:
-        y = y if y is given[0] else family.hand_over(y, x)
-        mask = mask if mask is given[1] else family.hand_over(mask, x)
+        y, mask = handed_over((y, mask), given, (x, x), function)
     return ActivationOutput(y, mask) if return_mask else y
 
 
@@ -116,39 +101,25 @@ def backward(
     out: Any,
     stream: Any,
     wanted: Wanted = ALL,
+    handle: int | None = None,
 ) -> ActivationGrads:
-    """A backward; the arguments are those of `normact.activation_backward`, `function` is what messages name."""
+    """A backward. `function` is what messages name.
+
+    The other arguments are those of `normact.activation_backward`, and the handle of the stream that `stream` has
+    become.
+    """
+    if stream is not None:
+        arrays, options = (dy, x, y, mask, bias), (axis, alpha, beta, threshold)
+        with family_of(dy, function, "dy").on_stream(dy, stream) as found:
+            return backward(function, kind, *arrays, *options, out, None, wanted, found)
     number = kind_number(function, kind)
     alpha, beta, threshold = numbers(kind, alpha, beta, threshold)
-    if bias is None and stream is None and out is not None and not isinstance(out, tuple):  # the shortest way
+    if bias is None and out is not None and not isinstance(out, tuple):  # the shortest way
         _core.activation_backward(
-            function, number, dy, x, None, y, mask, out, None, axis, alpha, beta, threshold, None, workspace
+            function, number, dy, x, None, y, mask, out, None, axis, alpha, beta, threshold, handle, workspace
         )
         return ActivationGrads(out, None)
-    args = (function, number, dy, x, y, mask, bias, axis, alpha, beta, threshold, wanted, out)
-    if stream is None:
-        return _backward_on(*args, None)
-    with family_of(dy, function, "dy").on_stream(dy, stream) as handle:
-        return _backward_on(*args, handle)
-
-
-def _backward_on(
-    function: str,
-    number: int,
-    dy: Any,
-    x: Any,
-    y: Any,
-    mask: Any,
-    bias: Any,
-    axis: int,
-    alpha: Any,
-    beta: Any,
-    threshold: Any,
-    wanted: Wanted,
-    out: Any,
-    handle: int | None,
-) -> ActivationGrads:
-    given = dx, dbias = unpack(function, out, ActivationGrads._fields)
+    given = dx, dbias = (None, None) if out is None else unpack(function, out, ActivationGrads._fields)
     if dbias is not None:
         check_unwanted(function, given, ActivationGrads._fields, (True, bias is not None))
     # dx is laid out like the tensor that it is the gradient of, as far as that is at hand.
@@ -161,8 +132,4 @@ def _backward_on(
     _core.activation_backward(
         function, number, dy, x, bias, y, mask, dx, dbias, axis, alpha, beta, threshold, handle, workspace
     )
-    if dx is not given[0]:
-        dx = family.hand_over(dx, like)
-    if dbias is not given[1]:
-        dbias = family_of(bias, function, "bias").hand_over(dbias, bias)
-    return ActivationGrads(dx, dbias)
+    return named(ActivationGrads, handed_over((dx, dbias), given, (like, bias), function))

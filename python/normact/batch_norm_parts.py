@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from normact import _core
-from normact.arrays import family_of, workspace
+from normact.arrays import family_of, handed_over, workspace
 from normact.channel_calls import (
     BatchInputs,
     BatchNormOutput,
-    hand_over,
     on_stream,
     size_along,
 )
@@ -78,7 +77,7 @@ def batch_norm_statistics(x: Any, *, channel_axis: int = 1, out: Any = None, str
         if moments is None:
             moments = family_of(x, function).empty_stats(x, (3, size_along(x, channel_axis)))
         _core.batch_norm_statistics(x, moments, channel_axis, handle, workspace)
-        return hand_over(moments, given[0], x, function)
+        return handed_over((moments,), given, (x,), function)[0]
 
 
 def batch_norm_merge(
@@ -140,14 +139,13 @@ def batch_norm_merge(
     likes = (moments, moments, running_mean, running_var, num_batches_tracked)
     with on_stream(moments, stream, function, "moments") as handle:
         family, shape = family_of(moments, function, "moments"), (size_along(moments, -1),)
-        mean = family.empty_stats(moments, shape) if mean is None else mean
-        rstd = family.empty_stats(moments, shape) if rstd is None else rstd
+        mean, rstd = family.moments(moments, shape, mean, rstd)
         running_mean = _writable(running_mean, "running_mean")
         running_var = _writable(running_var, "running_var")
         count = _writable(num_batches_tracked, "num_batches_tracked")
         _core.batch_norm_merge(moments, running_mean, running_var, count, mean, rstd, eps, momentum, handle)
         done = (mean, rstd, running_mean, running_var, count)
-        return BatchNormMerged(*(hand_over(*each, function) for each in zip(done, given, likes, strict=True)))
+        return BatchNormMerged(*handed_over(done, given, likes, function))
 
 
 def batch_norm_apply(
@@ -202,7 +200,7 @@ def batch_norm_apply(
         if return_mask and mask is None:
             mask = family_of(x, function).empty_mask(x)
         _core.batch_norm_apply(x, weight, bias, addend, mean, rstd, y, mask, channel_axis, act, handle)
-        y, mask = hand_over(y, given[0], x, function), hand_over(mask, given[3], x, function)
+        y, mask = handed_over((y, mask), (given[0], given[3]), (x, x), function)
     return BatchNormOutput(y, None, None, mask) if return_mask else y
 
 
@@ -258,7 +256,7 @@ def batch_norm_reduce(
         if sums is None:
             sums = family_of(x, function).empty_stats(x, (2, size_along(x, channel_axis)))
         _core.batch_norm_reduce(*arrays, sums, channel_axis, act, handle, workspace)
-        return hand_over(sums, given[0], x, function)
+        return handed_over((sums,), given, (x,), function)[0]
 
 
 def batch_norm_input_gradient(
@@ -327,5 +325,5 @@ def batch_norm_input_gradient(
         if wants_daddend and daddend is None:
             daddend = family.empty_like(x)
         _core.batch_norm_input_gradient(*arrays, sums, count, dx, daddend, channel_axis, act, handle)
-        dx, daddend = hand_over(dx, given[0], x, function), hand_over(daddend, given[3], x, function)
+        dx, daddend = handed_over((dx, daddend), (given[0], given[3]), (x, x), function)
     return NormGrads(dx, None, None, daddend)

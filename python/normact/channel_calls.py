@@ -8,9 +8,9 @@ import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from normact import _core
-from normact.arrays import family_of, workspace
+from normact.arrays import family_of, handed_over, workspace
 from normact.norm_calls import NormGrads
-from normact.outputs import ALL, Wanted, check_unwanted, unpack
+from normact.outputs import ALL, Wanted, check_unwanted, named, unpack
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -33,6 +33,7 @@ class GroupNormOutput(NamedTuple):
     rstd: Any
 
 
+_NOTHING = (None, None, None, None)
 _CURRENT = contextlib.nullcontext()
 
 
@@ -44,11 +45,6 @@ def on_stream(like: Any, stream: Any, function: str, name: str = "x") -> Abstrac
 def new_vector(like: Any, function: str, name: str) -> Any:
     """An uninitialised array like a weight or bias, or None for None."""
     return None if like is None else family_of(like, function, name).empty_like(like)
-
-
-def hand_over(array: Any, given: Any, like: Any, function: str) -> Any:
-    """What the caller gets for an output that was made like `like`, or given."""
-    return array if array is given or array is None else family_of(like, function).hand_over(array, like)
 
 
 def size_along(x: Any, axis: Any) -> int:
@@ -104,31 +100,32 @@ def batch_forward(
     return_mask: bool,
     out: Any,
     stream: Any,
+    handle: int | None = None,
 ) -> Any:
-    """A forward."""
-    options = (training, channel_axis, eps, momentum, act)
-    simple = stream is None and not return_stats and not return_mask
-    if simple and out is not None and not isinstance(out, tuple):  # the shortest way, for those who count microseconds
-        _core.batch_norm_forward(function, *arrays, out, None, None, None, *options, None, workspace)
-        return out
+    """A forward; `handle` is the stream that `stream` has become."""
     x = arrays[0]
-    given = y, mean, rstd, mask = unpack(function, out, BatchNormOutput._fields)
+    options = (training, channel_axis, eps, momentum, act)
+    if stream is not None:
+        with family_of(x, function).on_stream(x, stream) as found:
+            return batch_forward(function, arrays, *options, return_stats, return_mask, out, None, found)
+    more = return_stats or return_mask
+    if out is not None and not more and not isinstance(out, tuple):  # the shortest way
+        _core.batch_norm_forward(function, *arrays, out, None, None, None, *options, handle, workspace)
+        return out
+    given = y, mean, rstd, mask = _NOTHING if out is None else unpack(function, out, BatchNormOutput._fields)
     if out is not None:
         check_unwanted(function, given, BatchNormOutput._fields, (True, return_stats, return_stats, return_mask))
     family = family_of(x, function)
-    with on_stream(x, stream, function) as handle:
-        y = family.empty_like(x) if y is None else y
-        if return_stats:
-            shape = (size_along(x, channel_axis),)
-            mean = family.empty_stats(x, shape) if mean is None else mean
-            rstd = family.empty_stats(x, shape) if rstd is None else rstd
-        if return_mask and mask is None:
-            mask = family.empty_mask(x)
-        _core.batch_norm_forward(function, *arrays, y, mean, rstd, mask, *options, handle, workspace)
-        done = y, mean, rstd, mask
-        if family.hands_over:
-            done = [hand_over(mine, array, x, function) for mine, array in zip(done, given, strict=True)]
-    return BatchNormOutput(*done) if return_stats or return_mask else done[0]
+    y = family.empty_like(x) if y is None else y
+    if return_stats and (mean is None or rstd is None):
+        mean, rstd = family.moments(x, (size_along(x, channel_axis),), mean, rstd)
+    if return_mask and mask is None:
+        mask = family.empty_mask(x)
+    _core.batch_norm_forward(function, *arrays, y, mean, rstd, mask, *options, handle, workspace)
+    done = y, mean, rstd, mask
+    if family.hands_over:
+        done = y, *_ = handed_over(done, given, (x,) * 4, function)
+    return named(BatchNormOutput, done) if more else y
 
 
 class BatchInputs(NamedTuple):
@@ -155,26 +152,30 @@ def batch_backward(
     out: Any,
     stream: Any,
     wanted: Wanted = ALL,
+    handle: int | None = None,
 ) -> NormGrads:
     """A backward, whose daddend is made if there is an addend or it is asked for, and it is `wanted`."""
-    x, weight, bias = arrays.x, arrays.weight, arrays.bias
+    _, x, weight, bias, *_ = arrays
+    if stream is not None:
+        options = (training, channel_axis, act, return_daddend, out)
+        with family_of(x, function).on_stream(x, stream) as found:
+            return batch_backward(function, arrays, *options, None, wanted, found)
     wants_daddend = (return_daddend or arrays.addend is not None) and wanted[3]
-    given = dx, dweight, dbias, daddend = unpack(function, out, NormGrads._fields)
+    given = dx, dweight, dbias, daddend = _NOTHING if out is None else unpack(function, out, NormGrads._fields)
     if out is not None:
         check_unwanted(function, given, NormGrads._fields, (True, weight is not None, bias is not None, wants_daddend))
-    with on_stream(x, stream, function) as handle:
-        family = family_of(x, function)
-        dx = family.empty_like(x) if dx is None else dx
-        dweight = new_vector(weight, function, "weight") if dweight is None and wanted[1] else dweight
-        dbias = new_vector(bias, function, "bias") if dbias is None and wanted[2] else dbias
-        if wants_daddend and daddend is None:
-            daddend = family.empty_like(x)
-        _core.batch_norm_backward(
-            function, *arrays, dx, dweight, dbias, daddend, training, channel_axis, act, handle, workspace
-        )
-        done = (dx, dweight, dbias, daddend)
-        likes = (x, weight, bias, x)
-        return NormGrads(*(hand_over(*each, function) for each in zip(done, given, likes, strict=True)))
+    family = family_of(x, function)
+    dx = family.empty_like(x) if dx is None else dx
+    dweight = new_vector(weight, function, "weight") if dweight is None and wanted[1] else dweight
+    dbias = new_vector(bias, function, "bias") if dbias is None and wanted[2] else dbias
+    if wants_daddend and daddend is None:
+        daddend = family.empty_like(x)
+    _core.batch_norm_backward(
+        function, *arrays, dx, dweight, dbias, daddend, training, channel_axis, act, handle, workspace
+    )
+    done = (dx, dweight, dbias, daddend)
+    likes = (x, weight, bias, x)
+    return named(NormGrads, handed_over(done, given, likes, function))
 
 
 # ---- Group and instance norm ----
@@ -191,28 +192,29 @@ def group_forward(
     return_stats: bool,
     out: Any,
     stream: Any,
+    handle: int | None = None,
 ) -> Any:
     """A forward. `arrays` are x, weight, bias, running_mean and running_var."""
-    options = (num_groups, channel_axis, eps, momentum, act)
-    if stream is None and not return_stats and out is not None and not isinstance(out, tuple):  # the shortest way
-        _core.group_norm_forward(function, *arrays, out, None, None, *options, None, workspace)
-        return out
     x = arrays[0]
-    given = y, mean, rstd = unpack(function, out, GroupNormOutput._fields)
+    options = (num_groups, channel_axis, eps, momentum, act)
+    if stream is not None:
+        with family_of(x, function).on_stream(x, stream) as found:
+            return group_forward(function, arrays, *options, return_stats, out, None, found)
+    if out is not None and not return_stats and not isinstance(out, tuple):  # the shortest way
+        _core.group_norm_forward(function, *arrays, out, None, None, *options, handle, workspace)
+        return out
+    given = y, mean, rstd = _NOTHING[:3] if out is None else unpack(function, out, GroupNormOutput._fields)
     if out is not None:
         check_unwanted(function, given, GroupNormOutput._fields, (True, return_stats, return_stats))
     family = family_of(x, function)
-    with on_stream(x, stream, function) as handle:
-        y = family.empty_like(x) if y is None else y
-        if return_stats:
-            shape = (size_along(x, 0), _count(num_groups))
-            mean = family.empty_stats(x, shape) if mean is None else mean
-            rstd = family.empty_stats(x, shape) if rstd is None else rstd
-        _core.group_norm_forward(function, *arrays, y, mean, rstd, *options, handle, workspace)
-        done = y, mean, rstd
-        if family.hands_over:
-            done = [hand_over(mine, array, x, function) for mine, array in zip(done, given, strict=True)]
-    return GroupNormOutput(*done) if return_stats else done[0]
+    y = family.empty_like(x) if y is None else y
+    if return_stats and (mean is None or rstd is None):
+        mean, rstd = family.moments(x, (size_along(x, 0), _count(num_groups)), mean, rstd)
+    _core.group_norm_forward(function, *arrays, y, mean, rstd, *options, handle, workspace)
+    done = y, mean, rstd
+    if family.hands_over:
+        done = y, *_ = handed_over(done, given, (x,) * 3, function)
+    return named(GroupNormOutput, done) if return_stats else y
 
 
 def group_backward(
@@ -224,23 +226,22 @@ def group_backward(
     out: Any,
     stream: Any,
     wanted: Wanted = ALL,
+    handle: int | None = None,
 ) -> NormGrads:
     """A backward. `arrays` are dy, x, weight, bias, mean and rstd."""
     _, x, weight, bias, _, _ = arrays
-    given = dx, dweight, dbias, _ = unpack(function, out, NormGrads._fields)
+    if stream is not None:
+        with family_of(x, function).on_stream(x, stream) as found:
+            return group_backward(function, arrays, num_groups, channel_axis, act, out, None, wanted, found)
+    given = dx, dweight, dbias, _ = _NOTHING if out is None else unpack(function, out, NormGrads._fields)
     if out is not None:
         check_unwanted(function, given, NormGrads._fields, (True, weight is not None, bias is not None, False))
-    with on_stream(x, stream, function) as handle:
-        dx = family_of(x, function).empty_like(x) if dx is None else dx
-        dweight = new_vector(weight, function, "weight") if dweight is None and wanted[1] else dweight
-        dbias = new_vector(bias, function, "bias") if dbias is None and wanted[2] else dbias
-        _core.group_norm_backward(
-            function, *arrays, dx, dweight, dbias, num_groups, channel_axis, act, handle, workspace
-        )
-        done = (dx, dweight, dbias)
-        likes = (x, weight, bias)
-        done = [hand_over(*each, function) for each in zip(done, given[:3], likes, strict=True)]
-        return NormGrads(*done, daddend=None)
+    dx = family_of(x, function).empty_like(x) if dx is None else dx
+    dweight = new_vector(weight, function, "weight") if dweight is None and wanted[1] else dweight
+    dbias = new_vector(bias, function, "bias") if dbias is None and wanted[2] else dbias
+    _core.group_norm_backward(function, *arrays, dx, dweight, dbias, num_groups, channel_axis, act, handle, workspace)
+    done = (dx, dweight, dbias, None)
+    return named(NormGrads, handed_over(done, given, (x, weight, bias, x), function))
 
 
 def instance_groups(x: Any, channel_axis: int, function: str) -> int:

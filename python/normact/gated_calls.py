@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from normact import _core
 from normact.activation_calls import ActivationGrads, kind_number, numbers
-from normact.arrays import family_of, workspace
+from normact.arrays import family_of, handed_over, workspace
 from normact.outputs import ALL, Wanted, unpack
 
 SEPARATE = _core.GATE_LAYOUTS["separate"]
@@ -175,7 +175,5 @@ def _backward_on(
         found.append(array)
     dgate, dup, dgate_bias, dup_bias = found
     _core.gated_backward(*call, dy, *inputs, dgate, dup, dgate_bias, dup_bias, *options, handle, workspace)
-    for i, (array, like) in enumerate(zip(given, inputs, strict=True)):
-        if found[i] is not array:
-            found[i] = family_of(like, function).hand_over(found[i], like)
-    return ActivationGrads(found[0], found[2]) if up is None else GatedGrads(*found)
+    done = handed_over(tuple(found), given, inputs, function)
+    return ActivationGrads(done[0], done[2]) if up is None else GatedGrads(*done)

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 from normact import _core
 from normact.activation_calls import kind_number, numbers
-from normact.arrays import family_of, workspace
-from normact.outputs import ALL, Wanted, check_unwanted, unpack
+from normact.arrays import family_of, handed_over, workspace
+from normact.outputs import ALL, Wanted, check_unwanted, named, unpack
 
 _NAMES = {_core.LAYER: "layer_norm", _core.RMS: "rms_norm"}
+_BACKWARD_NAMES = {kind: f"{name}_backward" for kind, name in _NAMES.items()}
 _NOTHING = (None, None, None, None)
 
 
@@ -53,59 +54,45 @@ def forward(
     return_stats: bool,
     out: Any,
     stream: Any,
+    handle: int | None = None,
 ) -> Any:
-    """A forward of the kind LAYER or RMS; the arguments are those of `normact.layer_norm`."""
+    """A forward of the kind LAYER or RMS.
+
+    The arguments are those of `normact.layer_norm`, and the handle of the stream that `stream` has become.
+    """
+    if stream is not None:
+        options = (axis, eps, residual, weight_offset, activation, alpha, return_stats, out)
+        with family_of(x, _NAMES[kind]).on_stream(x, stream) as found:
+            return forward(kind, x, weight, bias, *options, None, found)
     act = None if activation is None else activation_argument(_NAMES[kind], activation, alpha)
-    simple = residual is None and stream is None and not return_stats
-    if simple and out is not None and not isinstance(out, tuple):  # the shortest way, for those who count microseconds
+    more = return_stats or residual is not None
+    if (
+        out is not None and not more and not isinstance(out, tuple)
+    ):  # the shortest way, for those who count microseconds
         _core.norm_forward(
-            kind, x, weight, bias, None, out, None, None, None, axis, eps, weight_offset, act, None, workspace
+            kind, x, weight, bias, None, out, None, None, None, axis, eps, weight_offset, act, handle, workspace
         )
         return out
-    args = (kind, x, weight, bias, axis, eps, residual, weight_offset, act, return_stats, out)
-    if stream is None:
-        return _forward_on(*args, None)
-    with family_of(x, _NAMES[kind]).on_stream(x, stream) as handle:
-        return _forward_on(*args, handle)
-
-
-def _forward_on(
-    kind: int,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    axis: int | tuple[int, ...],
-    eps: float,
-    residual: Any,
-    weight_offset: float,
-    act: tuple[Any, ...] | None,
-    return_stats: bool,
-    out: Any,
-    handle: int | None,
-) -> Any:
-    layer = kind == _core.LAYER
-    given = y, s, mean, rstd = _NOTHING if out is None else unpack(_NAMES[kind], out, NormOutput._fields)
+    name, layer = _NAMES[kind], kind == _core.LAYER
+    given = y, s, mean, rstd = _NOTHING if out is None else unpack(name, out, NormOutput._fields)
     if out is not None:
         wanted = (True, residual is not None, return_stats and layer, return_stats)
-        check_unwanted(_NAMES[kind], given, NormOutput._fields, wanted)
-    family = family_of(x, _NAMES[kind])
+        check_unwanted(name, given, NormOutput._fields, wanted)
+    family = family_of(x, name)
     if y is None:
         y = family.empty_like(x)
     if residual is not None and s is None:
         s = family.empty_like(x)
-    if return_stats:
-        shape = _outer_shape(x, axis)
-        if mean is None and layer:
-            mean = family.empty_stats(x, shape)
-        if rstd is None:
-            rstd = family.empty_stats(x, shape)
+    if return_stats and layer and (mean is None or rstd is None):
+        mean, rstd = family.moments(x, _outer_shape(x, axis), mean, rstd)
+    elif return_stats and rstd is None:
+        rstd = family.empty_stats(x, _outer_shape(x, axis))
     _core.norm_forward(
         kind, x, weight, bias, residual, y, s, mean, rstd, axis, eps, weight_offset, act, handle, workspace
     )
-    done = y, s, mean, rstd
     if family.hands_over:
-        done = [mine if mine is array else family.hand_over(mine, x) for mine, array in zip(done, given, strict=True)]
-    return NormOutput(*done) if residual is not None or return_stats else done[0]
+        y, s, mean, rstd = handed_over((y, s, mean, rstd), given, (x, x, x, x), name)
+    return named(NormOutput, (y, s, mean, rstd)) if more else y
 
 
 def backward(
@@ -124,36 +111,19 @@ def backward(
     out: Any,
     stream: Any,
     wanted: Wanted = ALL,
+    handle: int | None = None,
 ) -> NormGrads:
-    """A backward of the kind LAYER or RMS; the arguments are those of `normact.layer_norm_backward`.
+    """A backward of the kind LAYER or RMS.
 
-    Of what is not `wanted` nothing is computed, but for dx.
+    The arguments are those of `normact.layer_norm_backward`, and the handle of the stream that `stream` has become. Of
+    what is not `wanted` nothing is computed, but for dx.
     """
-    act = None if activation is None else activation_argument(_NAMES[kind] + "_backward", activation, alpha)
-    args = (kind, dy, x, weight, bias, mean, rstd, axis, dresidual, weight_offset, act, wanted, out)
-    if stream is None:
-        return _backward_on(*args, None)
-    with family_of(x, _NAMES[kind] + "_backward").on_stream(x, stream) as handle:
-        return _backward_on(*args, handle)
-
-
-def _backward_on(
-    kind: int,
-    dy: Any,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    mean: Any,
-    rstd: Any,
-    axis: int | tuple[int, ...],
-    dresidual: Any,
-    weight_offset: float,
-    act: tuple[Any, ...] | None,
-    wanted: Wanted,
-    out: Any,
-    handle: int | None,
-) -> NormGrads:
-    name = _NAMES[kind] + "_backward"
+    name = _BACKWARD_NAMES[kind]
+    if stream is not None:
+        options = (axis, dresidual, weight_offset, activation, alpha, out)
+        with family_of(x, name).on_stream(x, stream) as found:
+            return backward(kind, dy, x, weight, bias, mean, rstd, *options, None, wanted, found)
+    act = None if activation is None else activation_argument(name, activation, alpha)
     given = dx, dweight, dbias, _ = _NOTHING if out is None else unpack(name, out, NormGrads._fields)
     if out is not None:
         check_unwanted(name, given, NormGrads._fields, (True, weight is not None, bias is not None, False))
@@ -163,31 +133,12 @@ def _backward_on(
         dweight = family_of(weight, name, "weight").empty_like(weight)
     if bias is not None and dbias is None and wanted[2]:
         dbias = family_of(bias, name, "bias").empty_like(bias)
+    read = None if act is None else bias
+    done = dx, dweight, dbias, None
     _core.norm_backward(
-        kind,
-        dy,
-        x,
-        weight,
-        None if act is None else bias,
-        mean,
-        rstd,
-        dresidual,
-        dx,
-        dweight,
-        dbias,
-        axis,
-        weight_offset,
-        act,
-        handle,
-        workspace,
+        kind, dy, x, weight, read, mean, rstd, dresidual, *done[:3], axis, weight_offset, act, handle, workspace
     )
-    if dx is not given[0]:
-        dx = family_of(x, name).hand_over(dx, x)
-    if dweight is not given[1]:
-        dweight = family_of(weight, name).hand_over(dweight, weight)
-    if dbias is not given[2]:
-        dbias = family_of(bias, name).hand_over(dbias, bias)
-    return NormGrads(dx, dweight, dbias, None)
+    return named(NormGrads, handed_over(done, given, (x, weight, bias, x), name))
 
 
 def _outer_shape(x: Any, axis: int | tuple[int, ...]) -> tuple[int, ...]:

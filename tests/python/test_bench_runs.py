@@ -189,3 +189,4 @@ def test_host_run_end_to_end(tmp_path):
     assert run.main(["host", "--output", str(tmp_path)]) == 0
     lines = records.read(tmp_path.glob("*/*.jsonl"))
     assert {"normact out=", "normact", "torch", "normact, NumPy"} <= set(lines[0]["contestants"])
+    assert {f"{name}, forward and backward" for name in ("torch", "normact.torch")} <= set(lines[0]["contestants"])

@@ -6,8 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, is_grad_enabled
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
+from torch.nn import Parameter
 
 from normact.torch import sharding
 from normact.torch.functions import is_plain
@@ -15,8 +18,6 @@ from normact.torch.functions import is_plain
 if TYPE_CHECKING:
     from normact.torch.functions import Calls
     from normact.torch.op import Options, Tensors
-
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
 def call(calls: Calls, tensors: Tensors, options: Options) -> Any:
@@ -29,13 +30,14 @@ def call(calls: Calls, tensors: Tensors, options: Options) -> Any:
     - Else nothing stands between the caller and the kernel.
     """
     op = calls.op
-    if torch.compiler.is_compiling():
+    if is_compiling():
         sharding.register()
         return _functional(calls, calls.forward_op, tensors, options)
     plain, gradient = is_plain(), False
     for tensor in tensors:
         if tensor is not None:
-            if type(tensor) not in _PLAIN:
+            kind = type(tensor)
+            if kind is not Tensor and kind is not Parameter:
                 _check_tensors(op.name, op.tensors, tensors)
                 plain = False
             elif not gradient and tensor.requires_grad:
@@ -44,10 +46,10 @@ def call(calls: Calls, tensors: Tensors, options: Options) -> Any:
         sharding.register()
         inside = peek_interpreter_stack() is not None
         return _functional(calls, calls.transformed.apply if inside else calls.forward_op, tensors, options)
-    if (gradient and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
+    if (gradient and is_grad_enabled()) or forward_ad._current_level >= 0:
         return calls.eager(*tensors, options)
     outputs = op.forward(tensors, options, False)
-    return outputs[0] if op.returned == 1 else tuple(outputs[: op.returned])
+    return outputs[0] if op.returned == 1 else outputs[: op.returned]
 
 
 def _functional(calls: Calls, function: Any, tensors: Tensors, options: Options) -> Any:

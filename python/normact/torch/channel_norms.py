@@ -177,10 +177,13 @@ def batch_norm(
     return y
 
 
-def kept_in(input: Any, *given: Any) -> tuple[Any, ...]:
+def kept_in(input: Any, mean: Any, variance: Any) -> tuple[Any, Any]:
     """Running statistics in the dtype that the library keeps them in: themselves, or copies."""
     dtype = statistic_dtype(input.dtype)
-    return tuple([each if each is None or each.dtype is dtype else each.to(dtype) for each in given])
+    return (
+        mean if mean is None or mean.dtype is dtype else mean.to(dtype),
+        variance if variance is None or variance.dtype is dtype else variance.to(dtype),
+    )
 
 
 def write_back(given: tuple[Any, ...], used: tuple[Any, ...]) -> None:

@@ -26,6 +26,7 @@ def _statistics(x: torch.Tensor, *shape: int) -> Tensors:
 
 def _group(name: str, updates: bool) -> Op:
     """Group norm, and instance norm with running statistics: as many groups as channels, and a momentum."""
+    backward_name = f"{name}_backward"
 
     def forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
         x, weight, bias, *running = tensors
@@ -35,13 +36,13 @@ def _group(name: str, updates: bool) -> Op:
         arrays = (x, weight, bias, mean, variance)
         factor = momentum[0] if momentum else 0.0
         found = channel_calls.group_forward(name, arrays, num_groups, 1, eps, factor, act, keep, None, None)
-        return tuple(found) if keep else (found,)
+        return found if keep else (found,)
 
     def backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wanted) -> Tensors:
         num_groups, _, activation, alpha, *_ = options
-        act = activation_argument(f"{name}_backward", activation, alpha)
+        act = activation_argument(backward_name, activation, alpha)
         arrays = (grads[0], *saved)
-        return channel_calls.group_backward(f"{name}_backward", arrays, num_groups, 1, act, None, None, wanted)[:3]
+        return channel_calls.group_backward(backward_name, arrays, num_groups, 1, act, None, None, wanted)
 
     def empty(tensors: Tensors, options: Options) -> Tensors:
         x = tensors[0]
@@ -89,7 +90,7 @@ def _batch(name: str, addend: bool, updates: bool) -> Op:
         found = channel_calls.batch_forward(
             "batch_norm", arrays, training, 1, eps, factor, act, keep, False, None, None
         )
-        return tuple(found[:3]) if keep else (found,)
+        return found[:3] if keep else (found,)
 
     def saves(tensors: Tensors, outputs: Tensors, options: Options) -> Tensors:
         x, *added, weight, bias = tensors[:normed]
@@ -105,10 +106,7 @@ def _batch(name: str, addend: bool, updates: bool) -> Op:
         training, _, activation, alpha, *_ = options
         act = activation_argument("batch_norm_backward", activation, alpha)
         arrays = channel_calls.BatchInputs(grads[0], x, weight, bias, added, mean, rstd, y, None)
-        found = channel_calls.batch_backward(
-            "batch_norm_backward", arrays, training, 1, act, addend, None, None, wanted
-        )
-        return found if addend else found[:3]
+        return channel_calls.batch_backward("batch_norm_backward", arrays, training, 1, act, addend, None, None, wanted)
 
     def empty(tensors: Tensors, options: Options) -> Tensors:
         x = tensors[0]

@@ -7,16 +7,20 @@ as long to call, so they are used only inside a transform.
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import is_grad_enabled
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack
 from torch._C._functorch import peek_interpreter_stack
+from torch.compiler import is_compiling
 
 from normact.torch import library, sharding
 
 if TYPE_CHECKING:
     from normact.outputs import Wanted
-    from normact.torch.op import Op, Tensors
+    from normact.torch.op import Op
 
 
 class Calls(NamedTuple):
@@ -31,11 +35,8 @@ class Calls(NamedTuple):
 
 def is_plain() -> bool:
     """Whether nothing watches or transforms the operations of PyTorch, so that memory may be worked on directly."""
-    return (
-        not torch._C._len_torch_dispatch_stack()
-        and peek_interpreter_stack() is None
-        and torch._C._get_tracing_state() is None  # torch.jit.trace
-    )
+    traced = _get_tracing_state() is not None  # by torch.jit.trace
+    return not traced and not _len_torch_dispatch_stack() and peek_interpreter_stack() is None
 
 
 def build(op: Op) -> Calls:
@@ -47,30 +48,6 @@ def build(op: Op) -> Calls:
 
     once = _transformed_backward(op, backward_op, refuse)
 
-    wanted_of: dict[tuple[bool, ...], Wanted] = {}
-
-    def gradients(ctx: Any, grads: Tensors, plain: bool) -> tuple[Any, ...]:
-        """A gradient for each tensor that needs one. Only of `plain` tensors memory may be worked on directly."""
-        saved, options, needs = ctx.saved_tensors, ctx.options, ctx.needs_input_grad
-        wanted = wanted_of.get(needs)
-        if wanted is None:
-            wanted = wanted_of[needs] = op.wanted(needs)
-        grads = grads[: op.returned]
-        if grads[0] is None:
-            other = next((grad for grad in grads if grad is not None), None)
-            if other is None:
-                return (None,) * len(op.tensors)
-            grads = (torch.zeros_like(other), *grads[1:])
-        if torch.compiler.is_compiling():
-            found = _placed(op, saved, wanted, backward_op(*grads, *saved, *options, wanted))
-        elif peek_interpreter_stack() is not None:
-            found = _placed(op, saved, wanted, once.apply(*grads, *saved, *options, wanted))
-        elif not plain or torch.is_grad_enabled() or not is_plain():
-            found = _placed(op, saved, wanted, backward_op(*grads, *saved, *options, wanted))
-        else:
-            found = op.backward(grads, saved, options, wanted)
-        return tuple(None if place is None else found[place] for place in op.gradient_of)
-
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         tensors, options = op.split(inputs)
         outputs = output if isinstance(output, tuple) else (output,)
@@ -79,13 +56,11 @@ def build(op: Op) -> Calls:
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*outputs[op.returned :])
 
-    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        return gradients(ctx, grads, False) + (None,) * len(op.options)
-
+    backward = _backward(op, backward_op, once, plain=False)
     library.register_gradients(op, setup_context, backward, refuse)
     library.register_vmaps(op, vmap_rule(op, forward_op), loop_rule(backward_op))
     sharding.add(op, forward_op, backward_op)
-    eager = _eager(op, gradients)
+    eager = _eager(op, _backward(op, backward_op, once, plain=True))
     return Calls(op, forward_op, backward_op, eager, _transformed(op, forward_op, setup_context, backward))
 
 
@@ -97,31 +72,55 @@ def refusal(name: str) -> NotImplementedError:
     )
 
 
-def _placed(op: Op, saved: Tensors, wanted: Wanted, found: Any) -> list[Any]:
-    """The gradients that an operator returned, in the places of those that exist."""
-    each = iter(found)
-    return [next(each) if there else None for there in op.present(saved, wanted)]
+def _backward(op: Op, backward_op: Any, once: Any, plain: bool) -> Any:
+    """The backward of an autograd function: a gradient for each tensor that needs one, and None for each option.
+
+    Of `plain` tensors, where nothing watches, memory is worked on directly; their options are one tuple.
+    """
+    run, returned, count = op.backward, op.returned, 1 if plain else len(op.options)
+    placed = operator.itemgetter(*(0 if place is None else place + 1 for place in op.gradient_of), *(0,) * count)
+    wanted_of: dict[tuple[bool, ...], Wanted] = {}
+
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        saved, options, needs = ctx.saved_tensors, ctx.options, ctx.needs_input_grad
+        wanted = wanted_of.get(needs)
+        if wanted is None:
+            wanted = wanted_of[needs] = op.wanted(needs)
+        grads = grads[:returned]
+        if grads[0] is None:
+            other = next((grad for grad in grads if grad is not None), None)
+            if other is None:
+                return (None,) * (len(op.tensors) + count)
+            grads = (torch.zeros_like(other), *grads[1:])
+        if plain and not is_compiling() and not is_grad_enabled() and is_plain():
+            found = run(grads, saved, options, wanted)
+        else:
+            inside = peek_interpreter_stack() is not None and not is_compiling()
+            made = iter((once.apply if inside else backward_op)(*grads, *saved, *options, wanted))
+            found = [next(made) if there else None for there in op.present(saved, wanted)]
+        return placed((None, *found))
+
+    return backward
 
 
-def _eager(op: Op, gradients: Any) -> Any:
+def _eager(op: Op, backward: Any) -> Any:
     """A function of the tensors and a tuple of the options, as short as can be.
 
     The statistics stay inside: they are not outputs that PyTorch would have to wrap. And it is called without what
     `Function.apply` does for `torch.func`, where it is not used: that is a quarter of the time.
     """
+    run, saves, returned = op.forward, op.saves, op.returned
 
     def forward(ctx: Any, *args: Any) -> Any:
         tensors, options = args[:-1], args[-1]
-        outputs = op.forward(tensors, options, True)
-        ctx.save_for_backward(*op.saves(tensors, outputs, options))
+        outputs = run(tensors, options, True)
+        ctx.save_for_backward(*saves(tensors, outputs, options))
         ctx.options = options
         ctx.set_materialize_grads(False)
-        return outputs[0] if op.returned == 1 else tuple(outputs[: op.returned])
-
-    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        return *gradients(ctx, grads, True), None
+        return outputs[0] if returned == 1 else outputs[:returned]
 
     made = _function(f"Normact_{op.name}", forward=forward, backward=backward)
+    made._backward_cls.apply = backward  # which what is there would look for, in the time of two allocations
     base: Any = super(torch.autograd.Function, made)
     return base.apply
 

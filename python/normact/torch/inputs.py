@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._C import _is_any_autocast_enabled
 
 from normact.torch.call import not_a_tensor
 
@@ -23,7 +24,7 @@ def matched(like: tuple[Any, ...], parameters: tuple[Any, ...] = ()) -> tuple[An
     take the widest dtype among them, as PyTorch's addition and multiplication do, and a parameter is made float32 if
     it has neither that nor the data's dtype. Without autocast nothing is converted: the library refuses a mixture.
     """
-    if not torch._C._is_any_autocast_enabled():
+    if not _is_any_autocast_enabled():
         return like + parameters
     device = like[0].device.type
     if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):

@@ -129,11 +129,8 @@ _LAST = (-1,)
 def trailing(function: str, input: Any, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
     """The axes that `normalized_shape` names. Raises ValueError if they are not of these sizes."""
     check_tensor(function, "input", input)
-    sizes = input.shape
-    if type(normalized_shape) is int:
-        shape: tuple[int, ...] = (normalized_shape,)
-    else:
-        shape = tuple(normalized_shape)  # type: ignore[arg-type]
+    sizes = tuple(input.shape)  # a torch.Size takes four times as long to cut
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     count = len(shape)
     if not count or sizes[-count:] != shape:
         raise ValueError(

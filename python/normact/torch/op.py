@@ -90,4 +90,4 @@ class Op:
 
 def statistic_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of the statistics of a tensor."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
+    return torch.float64 if dtype is torch.float64 else torch.float32

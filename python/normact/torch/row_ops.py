@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import torch
@@ -14,20 +15,28 @@ from normact.torch.op import Op, Options, Tensors, Wanted, statistic_dtype
 _OPTIONS = ("int[] axis", "float eps", "float weight_offset", "str? activation", "float? alpha")
 
 
+def _axes(axis: tuple[int, ...]) -> int | tuple[int, ...]:
+    """The argument of the raw functions, whose shortest way is an int."""
+    return axis[0] if len(axis) == 1 else tuple(axis)
+
+
 def _backward(kind: int, residual: bool) -> Callable[..., Tensors]:
+    layer = kind == _core.LAYER
+
     def backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wanted) -> Tensors:
-        x, weight, bias, *mean, rstd = saved
+        if layer:
+            x, weight, bias, mean, rstd = saved
+        else:
+            (x, weight, bias, rstd), mean = saved, None
         axis, _, weight_offset, activation, alpha = options
-        axes = axis[0] if len(axis) == 1 else tuple(axis)
-        dsum = grads[1] if residual else None
-        average = mean[0] if mean else None
-        found = norm_calls.backward(
+        axes, dsum = _axes(axis), grads[1] if residual else None
+        return norm_calls.backward(
             kind,
             grads[0],
             x,
             weight,
             bias,
-            average,
+            mean,
             rstd,
             axes,
             dsum,
@@ -38,7 +47,6 @@ def _backward(kind: int, residual: bool) -> Callable[..., Tensors]:
             None,
             wanted,
         )
-        return found[:3]
 
     return backward
 
@@ -46,24 +54,25 @@ def _backward(kind: int, residual: bool) -> Callable[..., Tensors]:
 def _entry(name: str, kind: int, residual: bool) -> Op:
     """A norm of x, or of x + residual, which it returns too. RMS norm has no mean."""
     statistics = ("mean", "rstd") if kind == _core.LAYER else ("rstd",)
+    outputs = ("y", *(("sum",) if residual else ()), *statistics)
+    there = operator.itemgetter(*(("y", "sum", "mean", "rstd").index(output) for output in outputs))
+    first = len(outputs) - len(statistics)
 
     def forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
         axis, eps, weight_offset, activation, alpha = options
-        axes = axis[0] if len(axis) == 1 else tuple(axis)  # an int is the raw function's shortest way
         if residual:
             x, other, weight, bias = tensors
         else:
             (x, weight, bias), other = tensors, None
         found = norm_calls.forward(
-            kind, x, weight, bias, axes, eps, other, weight_offset, activation, alpha, keep, None, None
+            kind, x, weight, bias, _axes(axis), eps, other, weight_offset, activation, alpha, keep, None, None
         )
-        if not residual and not keep:
-            return (found,)
-        return tuple(output for output in found if output is not None)
+        if keep:
+            return there(found)
+        return found[:2] if residual else (found,)
 
     def saves(tensors: Tensors, outputs: Tensors, options: Options) -> Tensors:
-        normed = outputs[1] if residual else tensors[0]
-        return normed, *tensors[-2:], *outputs[-len(statistics) :]
+        return outputs[1] if residual else tensors[0], tensors[-2], tensors[-1], *outputs[first:]
 
     def empty(tensors: Tensors, options: Options) -> Tensors:
         x = tensors[0]
@@ -76,7 +85,7 @@ def _entry(name: str, kind: int, residual: bool) -> Op:
         name=name,
         tensors=("x", *(("residual",) if residual else ()), "weight?", "bias?"),
         options=_OPTIONS,
-        outputs=("y", *(("sum",) if residual else ()), *statistics),
+        outputs=outputs,
         returned=2 if residual else 1,
         saved=("x", "weight?", "bias?", *statistics),
         saves=saves,
