@@ -50,6 +50,13 @@ def split_bias(function: str, bias: Any, up: Any) -> tuple[Any, Any]:
     return bias[0], bias[1]
 
 
+def joined_bias(up: Any, gate_bias: Any, up_bias: Any) -> Any:
+    """The argument `bias` again: one packed like gate, or one for each."""
+    if up is None:
+        return gate_bias
+    return None if gate_bias is None and up_bias is None else (gate_bias, up_bias)
+
+
 def _options(kind: str, axis: Any, alpha: Any, beta: Any, threshold: Any, limit: Any, up_offset: Any) -> _Options:
     return axis, *numbers(kind, alpha, beta, threshold), 0.0 if limit is None else limit, up_offset
 

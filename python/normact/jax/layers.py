@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Flax's two kinds of layers have in common: their arguments in the words of the functions."""
+"""What the layers of Flax, of both kinds, and of Keras on JAX share: their arguments in the words of the functions."""
 
 from __future__ import annotations
 

@@ -56,13 +56,12 @@ def _group(name: str, updates: bool) -> Op:
     def backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wanted) -> Tensors:
         x, weight, bias, mean, rstd = saved
         num_groups, channel_axis, _, activation, alpha, _ = options
-        if activation is None and not wanted[2]:
-            bias = None
         function = f"{name}_backward"
         act = activation_argument(function, activation, alpha)
         arrays = (grads[0], x, weight, bias, mean, rstd)
         number = groups(x, num_groups, channel_axis)
-        return channel_calls.group_backward(function, arrays, number, channel_axis, act, None, None)[:3]
+        made = (*wanted, False)  # there is no addend
+        return channel_calls.group_backward(function, arrays, number, channel_axis, act, None, None, made)[:3]
 
     return Op(
         name=name,
@@ -116,12 +115,12 @@ def _batch(updates: bool) -> Op:
     def backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wanted) -> Tensors:
         x, weight, bias, addend, mean, rstd, y = saved
         name, training, channel_axis, _, activation, alpha, _ = options
-        if not wanted[2] and (activation is None or y is not None):
-            bias = None  # whose values matter only where the activation's argument is computed again
         function = f"{name}_backward"
         act = activation_argument(function, activation, alpha)
         arrays = channel_calls.BatchInputs(grads[0], x, weight, bias, addend, mean, rstd, y, None)
-        return channel_calls.batch_backward(function, arrays, training, channel_axis, act, wanted[3], None, None)
+        return channel_calls.batch_backward(
+            function, arrays, training, channel_axis, act, wanted[3], None, None, wanted
+        )
 
     return Op(
         name="batch_norm",

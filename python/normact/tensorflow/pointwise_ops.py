@@ -26,10 +26,8 @@ def _activation_saves(tensors: Tensors, outputs: Tensors, options: Options) -> T
 def _activation_backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wanted) -> Tensors:
     x, y, bias = saved
     name, kind, axis, alpha, beta, threshold = options
-    if x is None and not wanted[1]:
-        bias = None  # which y knows of already
-    name = f"{name}_backward"
-    return activation_calls.backward(name, kind, grads[0], x, y, None, bias, axis, alpha, beta, threshold, None, None)
+    name, numbers = f"{name}_backward", (alpha, beta, threshold)
+    return activation_calls.backward(name, kind, grads[0], x, y, None, bias, axis, *numbers, None, None, wanted)
 
 
 ACTIVATION = Op(
@@ -44,26 +42,20 @@ ACTIVATION = Op(
 )
 
 
-def _pair(up: object, gate_bias: object, up_bias: object) -> object:
-    """The argument `bias` of the raw functions: one packed like gate, or one for each."""
-    if up is None:
-        return gate_bias
-    return None if gate_bias is None and up_bias is None else (gate_bias, up_bias)
-
-
 def _gated_forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
     gate, up, *biases = tensors
     name, kind, layout, axis, alpha, beta, threshold, limit, up_offset = options
-    bias, numbers = _pair(up, *biases), (alpha, beta, threshold, limit, up_offset)
+    bias, numbers = gated_calls.joined_bias(up, *biases), (alpha, beta, threshold, limit, up_offset)
     return (gated_calls.forward(name, gate, up, kind, layout, axis, bias, *numbers, None, None),)
 
 
 def _gated_backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wanted) -> Tensors:
     gate, up, *biases = saved
     name, kind, layout, axis, alpha, beta, threshold, limit, up_offset = options
-    bias, numbers = _pair(up, *biases), (alpha, beta, threshold, limit, up_offset)
+    bias, numbers = gated_calls.joined_bias(up, *biases), (alpha, beta, threshold, limit, up_offset)
     name = f"{name}_backward"
-    found = gated_calls.backward(name, grads[0], gate, up, kind, layout, axis, bias, *numbers, None, None)
+    arrays = (grads[0], gate, up)
+    found = gated_calls.backward(name, *arrays, kind, layout, axis, bias, *numbers, None, None, wanted)
     return (found[0], None, found[1], None) if up is None else tuple(found)
 
 

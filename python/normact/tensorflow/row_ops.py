@@ -31,12 +31,12 @@ def _entry(name: str, kind: int, residual: bool) -> Op:
     def backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wanted) -> Tensors:
         x, weight, bias, *mean, rstd = saved
         axis, _, weight_offset, activation, alpha = options
-        if activation is None and not wanted[-1]:
-            bias = None  # whose values matter to an activation alone
         dsum = grads[1] if residual else None
         average = mean[0] if mean else None
+        arrays = (grads[0], x, weight, bias, average, rstd)
+        made = (True, *wanted[-2:], False)  # dx and the residual's gradient are one
         dx, dweight, dbias, _ = norm_calls.backward(
-            kind, grads[0], x, weight, bias, average, rstd, axis, dsum, weight_offset, activation, alpha, None, None
+            kind, *arrays, axis, dsum, weight_offset, activation, alpha, None, None, made
         )
         return (dx, dx, dweight, dbias) if residual else (dx, dweight, dbias)
 

@@ -60,17 +60,10 @@ ACTIVATION = build(
 )
 
 
-def _pair(up: object, gate_bias: object, up_bias: object) -> object:
-    """The argument `bias` of the raw functions: one packed like gate, or one for each."""
-    if up is None:
-        return gate_bias
-    return None if gate_bias is None and up_bias is None else (gate_bias, up_bias)
-
-
 def _gated_forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
     gate, up, gate_bias, up_bias = tensors
     kind, layout, axis, alpha, beta, threshold, limit, up_offset = options
-    bias = _pair(up, gate_bias, up_bias)
+    bias = gated_calls.joined_bias(up, gate_bias, up_bias)
     numbers = (alpha, beta, threshold, limit, up_offset)
     return (gated_calls.forward("gated", gate, up, kind, layout, axis, bias, *numbers, None, None),)
 
@@ -78,7 +71,7 @@ def _gated_forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
 def _gated_backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wanted) -> Tensors:
     gate, up, gate_bias, up_bias = saved
     kind, layout, axis, alpha, beta, threshold, limit, up_offset = options
-    bias = _pair(up, gate_bias, up_bias)
+    bias = gated_calls.joined_bias(up, gate_bias, up_bias)
     numbers = (alpha, beta, threshold, limit, up_offset)
     arrays = (grads[0], gate, up)
     found = gated_calls.backward("gated_backward", *arrays, kind, layout, axis, bias, *numbers, None, None, wanted)
