@@ -30,11 +30,34 @@ void pause() {
 #endif
 }
 
+/// How this thread rounds, and whether it flushes subnormal numbers to zero. <cfenv> would also save the x87's state,
+/// in 150 ns.
+uint64_t float_mode() {
+#if defined(__x86_64__)
+  return __builtin_ia32_stmxcsr();
+#elif defined(__aarch64__)
+  uint64_t mode;
+  asm volatile("mrs %0, fpcr" : "=r"(mode));
+  return mode;
+#else
+  return 0;
+#endif
+}
+
+void set_float_mode([[maybe_unused]] uint64_t mode) {
+#if defined(__x86_64__)
+  __builtin_ia32_ldmxcsr(static_cast<unsigned>(mode));
+#elif defined(__aarch64__)
+  asm volatile("msr fpcr, %0" : : "r"(mode));
+#endif
+}
+
 struct Job {
   TaskBody body;
   void* context;
   int64_t tasks;
   int lanes;
+  uint64_t float_mode;  // the caller's, in which all threads do its tasks
 };
 
 class ThreadPool {
@@ -112,6 +135,7 @@ class ThreadPool {
       const int lane = ++joined_;
       running_.store(++active_, std::memory_order_relaxed);
       lock.unlock();
+      set_float_mode(job.float_mode);
       take_tasks(job, lane);
       lock.lock();
       running_.store(--active_, std::memory_order_release);
@@ -212,7 +236,7 @@ void run_tasks(int lanes, int64_t tasks, TaskBody body, void* context) {
   if (!inside_task && !exiting.load(std::memory_order_relaxed)) {
     const int useful_lanes = static_cast<int>(lanes < tasks ? lanes : tasks);
     ThreadPool* const threads = pool();
-    if (threads && threads->run({marked, &call, tasks, useful_lanes})) return;
+    if (threads && threads->run({marked, &call, tasks, useful_lanes, float_mode()})) return;
   }
   for (int64_t task = 0; task < tasks; ++task) body(context, task, 0);
 }

@@ -108,3 +108,18 @@ def test_thread_count(device: Device, kind: str, dtype: str, shape: tuple[int, i
         assert normact.get_num_threads() == threads
         assert_same_bits(device, forward(problem, given, return_stats=True), y, f"{threads} threads")
         assert_same_bits(device, backward(problem, given), grads, f"{threads} threads")
+
+
+@pytest.mark.cpu
+def test_all_threads_flush_subnormal_numbers_or_none(device: Device) -> None:
+    """The pool's threads compute in the caller's mode, not in that of the thread that first started them."""
+    torch = pytest.importorskip("torch")
+    x = np.full(1 << 20, 1e-40, np.float32)
+    for flush in (True, False, True, False):
+        torch.set_flush_denormal(flush)
+        try:
+            y = normact.relu(device.array(x, "float32"))
+        finally:
+            torch.set_flush_denormal(False)
+        kept = np.count_nonzero(device.bits(y))
+        assert kept == (0 if flush else x.size), f"{kept} of {x.size} kept, flush is {flush}"

@@ -27,7 +27,8 @@ def matched(like: tuple[Any, ...], parameters: tuple[Any, ...] = ()) -> tuple[An
     if not _is_any_autocast_enabled():
         return like + parameters
     device = like[0].device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    # Not torch.amp.is_autocast_available(device), which PyTorch 2.11 cannot trace.
+    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
         return like + parameters
     dtype = like[0].dtype
     for tensor in like:
