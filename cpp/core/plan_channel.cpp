@@ -1,103 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/plan_channel.h"
-
-#include <algorithm>
-#include <numeric>
-
-#include "core/plan_common.h"
+#include "core/plan_channel_division.h"
 
 namespace normact {
 namespace {
 
-constexpr int64_t kSegmentPacks = 512;  // of a plane that a warp walks along at a time
-constexpr int64_t kPacksAThread = 4;    // of a plane, that are under way together
-constexpr int64_t kPlanesBytes = 2048;  // of neighbouring channels
-constexpr int64_t kRowBytes = 128;      // the widest tile of rows
-constexpr int64_t kMostParts = 16384;   // of a tile: a thread sums some hundred elements, which fp32 bears
-constexpr int64_t kNarrowBytes = 64;    // the narrowest: a DRAM access
-
-int width_of(const ChannelRequest& r) {
-  return r.access == ChannelAccess::elements ? 1 : kPackBytes / size_of(r.dtype);
-}
-
-int64_t group_channels(const ChannelRequest& r) {
-  return r.set == ChannelSet::channel ? 1 : r.geometry.channels / r.geometry.groups;
-}
-
-/// Bytes that a pass reads of `channels` channels of a batch.
-int64_t bytes_of(const ChannelRequest& r, int64_t channels) {
-  const int64_t places = r.geometry.places * (r.set == ChannelSet::channel ? r.geometry.samples : 1);
-  return channels * places * size_of(r.dtype) * r.tensors;
-}
+constexpr int64_t kSegmentPacks = 512;   // of a plane that a warp walks along at a time
+constexpr int64_t kPacksAThread = 4;     // of a plane, that are under way together
+constexpr int64_t kPlanesBytes = 2048;   // of neighbouring channels
+constexpr int64_t kMostEntries = 1024;   // that a block adds up for itself while others do the same
+constexpr int64_t kMostBits = 16 << 10;  // of shared memory for a turned mask
+constexpr int64_t kMostParts = 16384;    // of a tile: a thread sums some hundred elements, which fp32 bears
 
 /// Some items a block, but of no more than item_bytes.
 int64_t item_bytes_of(const ChannelRequest& r, const ChannelTuning& tuning, int64_t blocks) {
-  const int64_t batches = r.set == ChannelSet::channel ? 1 : r.geometry.samples;
-  const int64_t even = batches * bytes_of(r, r.geometry.channels) / (tuning.items_a_block * blocks);
+  const int64_t even = batches_of(r) * bytes_of(r, r.geometry.channels) / (tuning.items_a_block * blocks);
   return std::clamp(even, tuning.least_item_bytes, tuning.item_bytes);
 }
 
-void divide_planes(const ChannelRequest& r, int64_t item_bytes, ChannelPlan* plan) {
-  const int64_t width = width_of(r);
-  // A plane that begins anywhere may touch one pack more than it fills.
-  const int64_t packs = r.aligned ? r.geometry.places / width : (r.geometry.places + 2 * width - 2) / width;
-  plan->lanes = static_cast<int>(std::min<int64_t>(kWarp, power_of_two_from(ceil_div(packs, kPacksAThread))));
-  plan->segment_packs = std::min(packs, kSegmentPacks);
-  plan->segments = ceil_div(packs, plan->segment_packs);
-  const int64_t teams = kChannelThreads / plan->lanes;
-  const int64_t plane = r.geometry.places * size_of(r.dtype);
-  const int64_t samples = r.set == ChannelSet::channel ? r.geometry.samples : 1;
-  // Tiles that fit groups, as long as these are not too little work.
-  const int64_t per_group = group_channels(r);
-  int64_t most = std::min(teams, power_of_two_from(r.geometry.channels));
-  while (most > 1 && per_group % most != 0 && most % per_group != 0 && most * plane > kPlanesBytes) most /= 2;
-  // Channels side by side until they span 2 KiB, no team is without work, or, where teams would have to share a plane,
-  // they make up an item: further teams work on further units.
-  int64_t tile = 1;
-  const auto grows = [&] {
-    if (tile * plane < kPlanesBytes || samples * packs < teams / tile * plan->lanes) return true;
-    return samples < teams / tile && tile * plane * samples * r.tensors < item_bytes;
-  };
-  while (tile < most && grows()) tile *= 2;
-  if (samples * plan->segments < teams / tile) {
-    plan->segment_packs = round_up(ceil_div(packs, ceil_div(teams / tile, samples)), plan->lanes);
-    plan->segments = ceil_div(packs, plan->segment_packs);
-  }
-  plan->units = samples * plan->segments;
-  plan->tile = static_cast<int>(tile);
-  plan->lines = static_cast<int>(teams / tile);
+/// Of rows and elements.
+void set_lines(ChannelPlan* plan) {
+  plan->lines = kChannelThreads / plan->lanes;
+  const bool whole = power_of_two_from(plan->lanes) == plan->lanes && plan->lanes < kWarp;
+  plan->lines_together = whole ? kWarp / plan->lanes : 1;
 }
 
-/// Rows, or elements by channels side by side.
-void divide_rows(const ChannelRequest& r, const ChannelTuning& tuning, ChannelPlan* plan) {
-  const int64_t width = width_of(r);
-  plan->segments = plan->segment_packs = 0;
+/// Elements by channels side by side.
+void divide_elements(const ChannelRequest& r, ChannelPlan* plan) {
   plan->units = r.geometry.places * (r.set == ChannelSet::channel ? r.geometry.samples : 1);
-  if (r.access == ChannelAccess::elements) {
-    const int64_t lines = r.place_major ? 4 : std::min<int64_t>(kChannelThreads, power_of_two_from(plan->units));
-    plan->lanes = static_cast<int>(std::min<int64_t>(kChannelThreads / lines, r.geometry.channels));
-    plan->tile = plan->lanes;
-    plan->lines = kChannelThreads / plan->lanes;
-    return;
-  }
+  const int64_t lines = r.place_major ? 4 : std::min<int64_t>(kChannelThreads, power_of_two_from(plan->units));
+  plan->lanes = static_cast<int>(std::min<int64_t>(kChannelThreads / lines, r.geometry.channels));
+  plan->tile = plan->lanes;
+  set_lines(plan);
+}
+
+/// Channels of a tile of rows: as many as keep a block busy alone, or let the cache hold a wave.
+int64_t tile_of_rows(const ChannelRequest& r, const ChannelTuning& tuning) {
+  const int64_t width = width_of(r);
   const int64_t channels = r.geometry.channels;
-  const int64_t per_group = group_channels(r);
-  const int64_t whole = std::lcm(width, per_group);  // channels that are whole packs and whole groups
+  const int64_t whole = std::lcm(width, group_channels(r));  // channels that are whole packs and whole groups
   const int64_t narrow = round_up(kNarrowBytes / size_of(r.dtype), whole);
   int64_t tile = std::min<int64_t>(channels, round_up(kRowBytes / size_of(r.dtype), width));
-  const int64_t batches = r.set == ChannelSet::channel ? 1 : r.geometry.samples;
   if (narrow < channels && bytes_of(r, narrow) <= tuning.solo_bytes &&
-      batches * ceil_div(channels, narrow) >= tuning.solo_slabs) {
+      batches_of(r) * ceil_div(channels, narrow) >= tuning.solo_slabs) {
     tile = narrow;
   } else if (r.set == ChannelSet::channel || bytes_of(r, channels) > tuning.wave_bytes) {
     const int64_t least = 2 * kNarrowBytes / size_of(r.dtype);
     while (tile > least && bytes_of(r, tile) > tuning.wave_bytes) tile = round_up(tile / 2, width);
     if (bytes_of(r, tile) > 2 * tuning.wave_bytes) tile = std::min(tile, kNarrowBytes / size_of(r.dtype));
   }
-  tile = std::min<int64_t>(tile, int64_t{kChannelThreads} * width);
-  plan->lanes = static_cast<int>(tile / width);
-  plan->tile = static_cast<int>(tile);
-  plan->lines = kChannelThreads / plan->lanes;
+  return std::min<int64_t>(tile, int64_t{kChannelThreads} * width);
 }
 
 /// Items of about item_bytes, or smaller ones where these leave blocks without work.
@@ -123,37 +74,43 @@ int tiles_an_item(const ChannelRequest& r, const ChannelTuning& tuning, int64_t 
   return static_cast<int>(std::clamp<int64_t>(item_bytes / std::max<int64_t>(1, strip_bytes), 1, room));
 }
 
-}  // namespace
+/// Bytes of a column of packs: its neighbour's are in other banks of shared memory.
+int bits_stride(const ChannelPlan& plan) { return static_cast<int>(round_up(plan.units_a_part, 8) + 8); }
 
-ChannelPlan plan_channel(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning) {
-  ChannelPlan plan{};
-  if (has_no_elements(r.geometry)) return plan;
-  plan.access = r.access;
-  plan.whole = r.access == ChannelAccess::planes && r.aligned;
-  const bool innermost = r.access == ChannelAccess::planes
-                             ? r.geometry.places_after == r.geometry.places && r.geometry.places % 8 == 0 && r.aligned
-                             : r.geometry.places_after == 1 && r.geometry.channels % 8 == 0;
-  plan.mask_together = r.access != ChannelAccess::elements && innermost;
-  plan.batches = r.set == ChannelSet::channel ? 1 : r.geometry.samples;
-  plan.groups = r.set == ChannelSet::channel ? r.geometry.channels : r.geometry.groups;
-  const int blocks_an_sm = r.access == ChannelAccess::planes ? tuning.plane_blocks : tuning.row_blocks;
-  const int64_t resident = std::max<int64_t>(1, device.multiprocessors - r.sm_margin) * blocks_an_sm;
+ChannelMask mask_of(const ChannelRequest& r, const ChannelPlan& plan) {
+  const ChannelGeometry& g = r.geometry;
   if (r.access == ChannelAccess::planes) {
-    divide_planes(r, item_bytes_of(r, tuning, resident), &plan);
+    const bool whole = g.places_after == g.places && g.places % 8 == 0 && r.aligned;
+    return whole ? ChannelMask::together : ChannelMask::apart;
+  }
+  if (r.access == ChannelAccess::elements) return ChannelMask::apart;
+  if (g.places_after == 1 && g.channels % 8 == 0) return ChannelMask::together;
+  const bool squares = g.places_after == g.places && g.places % 8 == 0 && plan.units_a_part % 8 == 0;
+  const bool fits = int64_t{bits_stride(plan)} * plan.lanes <= kMostBits;
+  return squares && fits ? ChannelMask::turned : ChannelMask::apart;
+}
+
+/// Everything that follows from the access, for plans that read x twice.
+void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* to) {
+  ChannelPlan& plan = *to;
+  const bool planes = r.access == ChannelAccess::planes;
+  const int blocks_an_sm = planes ? tuning.plane_blocks : tuning.row_blocks;
+  const int64_t resident = std::max<int64_t>(1, device.multiprocessors - r.sm_margin) * blocks_an_sm;
+  if (planes) {
+    divide_planes(r, item_bytes_of(r, tuning, resident), kSegmentPacks, &plan);
+  } else if (r.access == ChannelAccess::rows) {
+    divide_rows(r, tile_of_rows(r, tuning), &plan);
   } else {
-    divide_rows(r, tuning, &plan);
+    divide_elements(r, &plan);
   }
   const int64_t channels = r.geometry.channels;
-  plan.tiles = ceil_div(channels, plan.tile);
   int64_t slab_channels = std::lcm<int64_t>(plan.tile, group_channels(r));
   // Slabs for one block each are not too small where there are plenty.
   const int64_t pieces = plan.batches * ceil_div(channels, slab_channels) / (4 * resident);
   const int64_t together = tuning.solo_bytes / 4 / std::max<int64_t>(1, bytes_of(r, slab_channels));
-  if (r.access == ChannelAccess::planes) slab_channels *= std::max<int64_t>(1, std::min(pieces, together));
-  slab_channels = std::min(slab_channels, plan.tiles * plan.tile);
-  plan.tiles_a_slab = slab_channels / plan.tile;
-  plan.slabs = plan.batches * ceil_div(plan.tiles, plan.tiles_a_slab);
-  const int64_t slab_bytes = bytes_of(r, std::min(slab_channels, channels));
+  if (planes) slab_channels *= std::max<int64_t>(1, std::min(pieces, together));
+  divide_tiles(r, slab_channels, &plan);
+  const int64_t slab_bytes = bytes_of(r, std::min(plan.tiles_a_slab * plan.tile, channels));
   divide_units(r, tuning, resident, &plan);
   if (r.passes != ChannelPasses::both) {
     plan.order = ChannelOrder::single;
@@ -167,17 +124,88 @@ ChannelPlan plan_channel(const ChannelRequest& r, const DeviceInfo& device, cons
   }
   plan.tiles_an_item = tiles_an_item(r, tuning, resident, plan);
   plan.slabs_a_wave = std::max<int64_t>(1, tuning.wave_bytes / std::max<int64_t>(1, slab_bytes));
-  plan.merge_lanes = static_cast<int>(std::min<int64_t>(kWarp, power_of_two_from(group_channels(r) * plan.parts)));
-  plan.settles_a_slab = ceil_div(ceil_div(slab_channels, group_channels(r)) * plan.merge_lanes, kChannelThreads);
   const int64_t items = plan.slabs * plan.items_a_slab();
   plan.blocks = std::min(plan.order == ChannelOrder::solo ? plan.slabs : items, resident);
+}
+
+}  // namespace
+
+int lanes_of_plane(int64_t packs) {
+  int64_t lanes = std::min<int64_t>(kWarp, power_of_two_from(ceil_div(packs, kPacksAThread)));
+  // Fewer where many would have nothing left in the last turn.
+  while (lanes > 4 && 20 * packs < 17 * lanes * ceil_div(packs, lanes)) lanes /= 2;
+  return static_cast<int>(lanes);
+}
+
+void divide_planes(const ChannelRequest& r, int64_t item_bytes, int64_t segment_packs, ChannelPlan* plan) {
+  const int64_t packs = packs_of_plane(r);
+  plan->lanes = lanes_of_plane(packs);
+  plan->segment_packs = std::min(packs, segment_packs);
+  plan->segments = ceil_div(packs, plan->segment_packs);
+  const int64_t teams = kChannelThreads / plan->lanes;
+  const int64_t plane = r.geometry.places * size_of(r.dtype);
+  const int64_t samples = r.set == ChannelSet::channel ? r.geometry.samples : 1;
+  // Tiles that fit groups, as long as these are not too little work.
+  const int64_t per_group = group_channels(r);
+  int64_t most = std::min(teams, power_of_two_from(r.geometry.channels));
+  while (most > 1 && per_group % most != 0 && most % per_group != 0 && most * plane > kPlanesBytes) most /= 2;
+  // Channels side by side until they span 2 KiB, no team is without work, or, where teams would have to share a plane,
+  // they make up an item: further teams work on further units.
+  int64_t tile = 1;
+  const auto grows = [&] {
+    if (tile * plane < kPlanesBytes || samples * packs < teams / tile * plan->lanes) return true;
+    return samples < teams / tile && tile * plane * samples * r.tensors < item_bytes;
+  };
+  while (tile < most && grows()) tile *= 2;
+  if (samples * plan->segments < teams / tile) {
+    plan->segment_packs = round_up(ceil_div(packs, ceil_div(teams / tile, samples)), plan->lanes);
+    plan->segments = ceil_div(packs, plan->segment_packs);
+  }
+  plan->units = samples * plan->segments;
+  plan->tile = static_cast<int>(tile);
+  plan->lines = static_cast<int>(teams / tile);
+  plan->lines_together = 1;
+}
+
+void divide_rows(const ChannelRequest& r, int64_t tile, ChannelPlan* plan) {
+  plan->units = r.geometry.places * (r.set == ChannelSet::channel ? r.geometry.samples : 1);
+  plan->lanes = static_cast<int>(tile / width_of(r));
+  plan->tile = static_cast<int>(tile);
+  set_lines(plan);
+}
+
+void divide_tiles(const ChannelRequest& r, int64_t slab_channels, ChannelPlan* plan) {
+  plan->tiles = ceil_div(r.geometry.channels, plan->tile);
+  plan->tiles_a_slab = std::min(slab_channels / plan->tile, plan->tiles);
+  plan->slabs = plan->batches * ceil_div(plan->tiles, plan->tiles_a_slab);
+}
+
+ChannelPlan plan_channel(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning) {
+  ChannelPlan plan{};
+  if (has_no_elements(r.geometry)) return plan;
+  plan.access = r.access;
+  plan.whole = r.access == ChannelAccess::planes && r.aligned;
+  plan.batches = batches_of(r);
+  plan.groups = r.set == ChannelSet::channel ? r.geometry.channels : r.geometry.groups;
+  if (!plan_kept(r, device, tuning, &plan)) plan_read_twice(r, device, tuning, &plan);
+  plan.merge_lanes = static_cast<int>(std::min<int64_t>(kWarp, power_of_two_from(group_channels(r) * plan.parts)));
+  plan.scratch_bytes = scratch_bytes(r, plan);
+  plan.mask = mask_of(r, plan);
+  if (r.mask && plan.mask == ChannelMask::turned) {
+    plan.bits_stride = bits_stride(plan);
+    plan.bits_bytes = static_cast<int>(round_up(int64_t{plan.bits_stride} * plan.lanes, kPackBytes));
+  }
+  const int64_t groups_a_slab = ceil_div(plan.tiles_a_slab * plan.tile, group_channels(r));
+  plan.settles_a_slab = ceil_div(groups_a_slab * plan.merge_lanes, kChannelThreads);
+  const int64_t entries_a_slab = groups_a_slab * group_channels(r) * plan.parts;
+  plan.settles_apart =
+      plan.settles_a_slab > 1 || entries_a_slab > kMostEntries || (r.averages && plan.items_a_slab() > 1);
   const bool both = r.passes == ChannelPasses::both;
-  const int64_t entries = r.passes == ChannelPasses::apply ? 0 : plan.batches * channels * plan.parts;
+  const int64_t entries = r.passes == ChannelPasses::apply ? 0 : plan.batches * r.geometry.channels * plan.parts;
   plan.finals = static_cast<size_t>(round_up(entries * r.entry_bytes, 256));
   const int64_t finals = both ? plan.batches * plan.groups * 2 * accumulator_bytes(r.dtype) : 0;
   plan.counters = plan.finals + static_cast<size_t>(round_up(finals, 256));
-  const bool waits = plan.order == ChannelOrder::waves;
-  plan.counter_bytes = waits ? static_cast<size_t>(2 * plan.slabs + 1) * sizeof(uint32_t) : 0;
+  plan.counter_bytes = plan.waits() ? static_cast<size_t>(2 * plan.slabs + 1) * sizeof(uint32_t) : 0;
   plan.workspace_bytes = plan.counters + plan.counter_bytes;
   return plan;
 }

@@ -28,11 +28,19 @@ enum class ChannelAccess : uint8_t {
   elements  // one element at a time, at any strides
 };
 
+/// How a mask is accessed.
+enum class ChannelMask : uint8_t {
+  together,  // the bits of an access lie in one byte
+  turned,    // rows: those of eight places of a channel do, and are turned in shared memory
+  apart      // bit by bit
+};
+
 /// Which passes a launch makes.
 enum class ChannelPasses : uint8_t { both, reduce, apply };
 
 /// Who carries out the items.
 enum class ChannelOrder : uint8_t {
+  kept,    // every block both passes of its items, which it keeps in shared memory between them: x is read once
   solo,    // a block both passes of a slab: nobody waits
   waves,   // blocks draw items by tickets, wave by wave
   single,  // one pass only: nobody waits
@@ -41,11 +49,12 @@ enum class ChannelOrder : uint8_t {
 struct ChannelPlan {
   ChannelAccess access;
   ChannelOrder order;
-  bool whole;          // planes: each is whole packs
-  bool mask_together;  // an access's bits of a mask lie in one byte
+  bool whole;  // planes: each is whole packs
+  ChannelMask mask;
   int lanes;           // planes: threads on a segment; else threads on a unit, side by side
   int tile;            // channels
   int lines;           // units that a block works on at the same time
+  int lines_together;  // rows: lines whose threads are lanes of a warp; these add up their sums among themselves
   int64_t batches;
   int64_t groups;         // of a batch
   int64_t units;          // of a batch
@@ -60,15 +69,26 @@ struct ChannelPlan {
   int64_t slabs_a_wave;
   int merge_lanes;         // threads that add up the entries of a group
   int64_t settles_a_slab;  // items that do so
+  bool settles_apart;      // kept: else each block does so for itself
   int64_t blocks;
-  size_t finals;    // offset in the workspace, behind the entries: two numbers a group
-  size_t counters;  // behind these
+  int accesses;       // kept: the most of a thread in an item, of each tensor
+  int kept_bytes;     // of shared memory, for a block's item
+  int scratch_bytes;  // of shared memory, in front of the bits
+  int bits_stride;    // turned mask: bytes of a column of packs
+  int bits_bytes;     // turned mask: of shared memory, between scratch memory and kept packs
+  size_t finals;      // offset in the workspace, behind the entries: two numbers a group
+  size_t counters;    // behind these
   size_t counter_bytes;
   size_t workspace_bytes;
 
-  /// Whether the bits of a mask are written with y: an access of 16-bit elements is a byte of them.
-  bool writes_mask_with_y(DType dtype) const { return mask_together && size_of(dtype) == 2; }
+  /// Whether the bits of a mask are written with y. Together they are a byte where elements have 16 bits.
+  bool writes_mask_with_y(DType dtype) const {
+    return mask == ChannelMask::turned || (mask == ChannelMask::together && size_of(dtype) == 2);
+  }
+  int scratch_lines() const { return lines / lines_together; }
   int64_t stacks_a_slab() const { return (tiles_a_slab + tiles_an_item - 1) / tiles_an_item; }
+  /// Whether blocks wait for others.
+  bool waits() const { return order == ChannelOrder::waves || (order == ChannelOrder::kept && items_a_slab() > 1); }
   int64_t items_a_slab() const { return stacks_a_slab() * parts; }
 };
 
@@ -80,6 +100,10 @@ struct ChannelRequest {
   bool aligned;      // planes: each begins at a multiple of 16 bytes
   bool place_major;  // elements: channels lie closer together than places
   int tensors;       // of x's shape that a pass reads
+  int kept;          // of these, those that both passes need, and that may be kept between them
+  bool mask;         // whether there is one
+  bool averages;     // whether moments are left for running statistics, that are averages over samples
+  int sums;          // numbers that a thread leaves of a channel
   int entry_bytes;   // of a channel's sums
   ChannelPasses passes;
   int sm_margin;
@@ -95,6 +119,8 @@ struct ChannelTuning {
   int solo_slabs = 192;            // fewest that occupy a device
   int plane_blocks = 4;            // a multiprocessor
   int row_blocks = 3;
+  int kept_blocks = 2;
+  int kept_teams = 2;  // at work at the same time, at least, where not everything is
 };
 
 ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning);

@@ -85,15 +85,20 @@ ChannelRequest request_of(const ChannelForward& p, int sm_margin) {
   const bool batch = p.source == StatisticsSource::batch;
   ChannelRequest r =
       request_with(p, p.x, {&p.addend, &p.y}, batch ? ChannelPasses::both : ChannelPasses::apply, sm_margin);
-  r.tensors = 1;
+  r.tensors = r.kept = 1;
+  r.mask = p.mask != nullptr;
+  r.averages = p.set == ChannelSet::group && p.running.mean.data != nullptr;
+  r.sums = 3;
   r.entry_bytes = 4 * accumulator_bytes(p.dtype);
   return r;
 }
 
 ChannelRequest request_of(const ChannelBackward& p, ChannelPasses passes, int sm_margin) {
   ChannelRequest r = request_with(p, p.x, {&p.dy, &p.addend, &p.y, &p.dx, &p.daddend}, passes, sm_margin);
-  r.tensors = 2;
+  r.tensors = r.kept = 2;
   if (p.y.data != nullptr || p.addend.data != nullptr) r.tensors = 3;  // an addend is there if h is computed again
+  r.mask = p.mask != nullptr;
+  r.sums = 2;
   r.entry_bytes = 2 * accumulator_bytes(p.dtype);
   return r;
 }
@@ -101,6 +106,7 @@ ChannelRequest request_of(const ChannelBackward& p, ChannelPasses passes, int sm
 ChannelRequest request_of(const ChannelMoments& p, int sm_margin) {
   ChannelRequest r = request_with(p, p.x, {}, ChannelPasses::reduce, sm_margin);
   r.tensors = 1;
+  r.sums = 3;
   r.entry_bytes = 4 * accumulator_bytes(p.dtype);
   return r;
 }

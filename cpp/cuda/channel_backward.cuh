@@ -16,7 +16,8 @@ __device__ __forceinline__ A* table_at(const ChannelTable& table, int64_t row, i
   return static_cast<A*>(table.data) + row * table.row_stride + channel * table.channel_stride;
 }
 
-template <class T, class Act, class Walk>
+/// kKept: items are in shared memory (ChannelOrder::kept).
+template <class T, class Act, class Walk, bool kKept>
 struct BackwardPass {
   using A = Accumulator<T>;
   using Spot = typename Walk::Spot;
@@ -28,10 +29,15 @@ struct BackwardPass {
   static constexpr int kLoads = 2;                          // of each tensor under way together
   static constexpr bool kAhead = !Walk::kPlanes && !kActs;  // where there are registers for the next ones, too
 
+  static constexpr bool kTurns = kMasked && kWidth > 1 && !Walk::kPlanes;  // may turn a mask
+  /// Whether dh takes dy's place between the passes: where its rounding to T changes nothing.
+  static constexpr bool kKeepsSlopes = kKept && kActs && (std::is_same_v<T, A> || std::is_same_v<Act, Relu<Math<T>>>);
+
   const BackwardProblem<A>& p;
   const ChannelSpace& s;
   NumberPair<A>* entries;
   NumberPair<A>* finals;
+  NumberPair<A>* settled;  // in shared memory: of the groups of a slab that are settled in every block
 
   /// What belongs to the channels of a thread.
   struct Constants {
@@ -54,37 +60,49 @@ struct BackwardPass {
     return of;
   }
 
+  template <int kBlock>
   struct Loaded {
-    Access dy[kLoads], x[kLoads], third[kActs ? kLoads : 1];  // third: y, or addend where h is computed again
+    Access dy[kBlock], x[kBlock], third[kActs ? kBlock : 1];
+    SharedAddress kept_dy;
   };
 
-  __device__ __forceinline__ void load(const Walk& walk, const Spot (&spot)[kLoads], Loaded* in) const {
-#pragma unroll
-    for (int k = 0; k < kLoads; ++k) {
-      if (!spot[k].valid) continue;
-      in->x[k] = walk.load(p.x, spot[k]);
-      in->dy[k] = walk.load(p.dy, spot[k]);
-    }
-    if constexpr (kActs) {
+  /// What the activation's slope needs beside x: y, or addend where h is computed again; or nothing.
+  __device__ __forceinline__ ChannelView third_view() const {
+    if (!kActs || p.mask != nullptr) return {};
+    return p.y.data != nullptr ? p.y : p.addend;
+  }
+
+  __device__ __forceinline__ void stage(const ChannelItem& item, const KeptPacks& kept) const {
+    const ChannelView* const views[] = {&p.x, &p.dy};
+    stage_item<Walk>(s, item, kept, views, third_view());
+  }
+
+  /// kSlopes: dy is dh already, see kKeepsSlopes.
+  template <bool kSlopes, int kBlock>
+  __device__ __forceinline__ void load(const Walk& walk, const Spot (&spot)[kBlock], KeptPacks& kept,
+                                       Loaded<kBlock>* in) const {
+    fetch<kKept>(walk, p.x, spot, kept, 0, in->x);
+    fetch<kKept>(walk, p.dy, spot, kept, 1, in->dy);
+    in->kept_dy = kept.at(1, 0);
+    kept.pass(spot);
+    if constexpr (kActs && !kSlopes) {
       if (p.mask != nullptr || (p.y.data == nullptr && p.addend.data == nullptr)) return;
-      const ChannelView& third = p.y.data != nullptr ? p.y : p.addend;
-#pragma unroll
-      for (int k = 0; k < kLoads; ++k) {
-        if (spot[k].valid) in->third[k] = walk.load(third, spot[k]);
-      }
+      fetch<false>(walk, p.y.data != nullptr ? p.y : p.addend, spot, kept, 0, in->third);
     }
   }
 
-  /// dh and x - mean of access k.
-  __device__ __forceinline__ void differentiate(const Walk& walk, const Spot& spot, const Loaded& in, int k,
-                                                const Constants& of, A (&dh)[kWidth], A (&centred)[kWidth]) const {
+  /// dh and x - mean of access k. kSlopes: dy is dh already.
+  template <bool kSlopes, int kBlock>
+  __device__ __forceinline__ void differentiate(const ChannelTile& tile, const Walk& walk, const Spot& spot,
+                                                const Loaded<kBlock>& in, int k, const Constants& of, A (&dh)[kWidth],
+                                                A (&centred)[kWidth]) const {
     walk.get(in.x[k], centred);
     walk.get(in.dy[k], dh);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) centred[j] -= of.mean[Walk::owner(j)];
-    if constexpr (kActs) {
+    if constexpr (kActs && !kSlopes) {
       if (kMasked && p.mask != nullptr) {
-        apply_bits(walk, spot, dh);
+        apply_bits(tile, walk, spot, dh);
       } else if (kFromOutput && p.y.data != nullptr) {
         A y[kWidth];
         walk.get(in.third[k], y);
@@ -102,11 +120,14 @@ struct BackwardPass {
   }
 
   /// dh = dh * the mask's bits.
-  __device__ __forceinline__ void apply_bits(const Walk& walk, const Spot& spot, A (&dh)[kWidth]) const {
+  __device__ __forceinline__ void apply_bits(const ChannelTile& tile, const Walk& walk, const Spot& spot,
+                                             A (&dh)[kWidth]) const {
     unsigned bits = 0;
-    if (s.mask_together) {
+    if (s.mask == ChannelMask::together) {
       const int64_t number = walk.number(spot, 0);
       bits = p.mask[number / 8] >> (number % 8);
+    } else if (kTurns && s.mask == ChannelMask::turned) {
+      if constexpr (kTurns) bits = TurnedMask<kWidth>(s, tile).byte(walk.column(), spot.unit);
     } else {
 #pragma unroll 1
       for (int j = 0; j < kWidth; ++j) {
@@ -119,31 +140,40 @@ struct BackwardPass {
     for (int j = 0; j < kWidth; ++j) dh[j] *= (bits >> j & 1) != 0 ? A(1) : A(0);
   }
 
+  /// Has the bits of a turned mask in shared memory. All threads.
+  __device__ __forceinline__ void read_mask(const ChannelTile& tile) const {
+    if constexpr (kTurns) {
+      if (p.mask != nullptr && s.mask == ChannelMask::turned) TurnedMask<kWidth>(s, tile).read(p.mask);
+    }
+  }
+
   template <class Draw>
-  __device__ __forceinline__ void reduce(const ChannelItem& item, Draw draw) const {
-    __shared__ ChannelScratch<A, kOwned, 2> scratch;
+  __device__ __forceinline__ void reduce(const ChannelItem& item, Draw draw, KeptPacks kept) const {
+    const ChannelScratch<A> scratch(s);
 #pragma unroll 1
     for (int index = 0; index < item.tiles; ++index) {
       const ChannelTile tile = item.tile(s, index);
       Walk walk(s, tile, p.x);
       NumberPair<A> sums[kOwned] = {};
-      if (walk.works()) reduce_tile(tile, walk, sums);
+      read_mask(tile);
+      if (walk.works()) reduce_tile(tile, walk, kept, sums);
       leave_sums(s, walk, index, sums, scratch);
     }
     draw();
     store_sums(s, item, scratch, entries);
   }
 
-  __device__ __forceinline__ void reduce_tile(const ChannelTile& tile, Walk& walk,
+  __device__ __forceinline__ void reduce_tile(const ChannelTile& tile, Walk& walk, KeptPacks& kept,
                                               NumberPair<A> (&sums)[kOwned]) const {
     const Constants of = constants_of(tile, walk);
-    const auto fetch = [&](const Spot(&spot)[kLoads], Loaded* in) { load(walk, spot, in); };
-    for_each_block<kLoads, kAhead, Loaded>(walk, fetch, [&](const Spot(&spot)[kLoads], const Loaded& in) {
+    const auto read = [&](const auto& spot, auto* in) { load<false>(walk, spot, kept, in); };
+    const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
-      for (int k = 0; k < kLoads; ++k) {
+      for (int k = 0; k < size_of_array(spot); ++k) {
         if (!spot[k].valid) continue;
         A dh[kWidth], centred[kWidth];
-        differentiate(walk, spot[k], in, k, of, dh, centred);
+        differentiate<false>(tile, walk, spot[k], in, k, of, dh, centred);
+        if constexpr (kKeepsSlopes) store_shared_pack(in.kept_dy + k * KeptPacks::kStep, to_pack<T>(dh));
         if (!walk.whole(spot[k])) {
 #pragma unroll
           for (int j = 0; j < kWidth; ++j) {
@@ -157,7 +187,12 @@ struct BackwardPass {
           sums[Walk::owner(j)].second += dh[j] * centred[j];
         }
       }
-    });
+    };
+    if constexpr (kKept) {
+      for_each_kept<kLoads, Loaded>(walk, read, use);
+    } else {
+      for_each_block<kLoads, kAhead, Loaded>(walk, read, use);
+    }
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) sums[o].second *= rstd_at(tile.batch, tile.first + walk.column() + o);
   }
@@ -182,25 +217,32 @@ struct BackwardPass {
     return sum;
   }
 
-  __device__ __forceinline__ void settle(const ChannelSettle& settle) const {
+  /// first: whether the results are this block's to write.
+  __device__ __forceinline__ void settle(const ChannelSettle& settle, bool first) const {
     for_each_group(s, settle, [&](int64_t group, int lane, int lanes, bool valid) {
-      const int64_t first = valid ? entry_of(s, settle.batch, group * s.group_channels) : 0;
+      const int64_t begin = valid ? entry_of(s, settle.batch, group * s.group_channels) : 0;
       const NumberPair<A> sum =
-          sums_of(first, group, valid ? static_cast<unsigned>(s.group_channels * s.parts) : 0, lane, lanes);
+          sums_of(begin, group, valid ? static_cast<unsigned>(s.group_channels * s.parts) : 0, lane, lanes);
       if (!valid || lane != 0) return;
       A scale = *statistic_at<A>(p.rstd, settle.batch, group);
       if (p.set == ChannelSet::channel) {
-        if (p.dbias.data != nullptr) store_parameter<T>(p.dbias, group * p.dbias.stride, sum.first);
-        if (p.dweight.data != nullptr) store_parameter<T>(p.dweight, group * p.dweight.stride, sum.second);
+        if (first && p.dbias.data != nullptr) store_parameter<T>(p.dbias, group * p.dbias.stride, sum.first);
+        if (first && p.dweight.data != nullptr) store_parameter<T>(p.dweight, group * p.dweight.stride, sum.second);
         scale = channel_scale(scale, entry_or<T>(p.weight, group, A(1)));
       }
       const A share = p.frozen ? A(0) : scale / static_cast<A>(s.per_channel * s.group_channels);
-      finals[settle.batch * s.groups + group] = {share * sum.first, share * sum.second};
+      const NumberPair<A> final{share * sum.first, share * sum.second};
+      if (kKept && !s.settles_apart) {
+        settled[group - settle.first] = final;
+      } else {
+        finals[settle.batch * s.groups + group] = final;
+      }
     });
   }
 
-  /// c1 and c2 of a channel.
-  __device__ __forceinline__ NumberPair<A> correction(int64_t batch, int64_t channel, A scale) const {
+  /// c1 and c2 of a channel. first_group: of the slab.
+  __device__ __forceinline__ NumberPair<A> correction(int64_t batch, int64_t channel, int first_group, A scale) const {
+    if (kKept && !s.settles_apart) return settled[s.group_of(channel) - first_group];
     if (p.sums.data != nullptr) {
       const A share = scale / static_cast<const A*>(p.count)[channel * p.count_stride];
       return {*table_at<A>(p.sums, 1, channel) * share, *table_at<A>(p.sums, 0, channel) * share};
@@ -209,12 +251,16 @@ struct BackwardPass {
     return NumberPair<A>::load(finals + batch * s.groups + s.group_of(channel));
   }
 
-  __device__ __forceinline__ void apply(const ChannelItem& item) const {
+  __device__ __forceinline__ void apply(const ChannelItem& item, KeptPacks kept) const {
 #pragma unroll 1
-    for (int index = item.tiles; index-- > 0;) apply_tile(item.tile(s, index));
+    for (int index = 0; index < item.tiles; ++index) {
+      const ChannelTile tile = item.tile(s, kKept ? index : item.tiles - 1 - index);
+      if constexpr (!kKeepsSlopes) read_mask(tile);
+      apply_tile(tile, kept);
+    }
   }
 
-  __device__ __forceinline__ void apply_tile(const ChannelTile& tile) const {
+  __device__ __forceinline__ void apply_tile(const ChannelTile& tile, KeptPacks& kept) const {
     Walk walk(s, tile, p.x);
     if (!walk.works()) return;
     const Constants of = constants_of(tile, walk);
@@ -222,41 +268,48 @@ struct BackwardPass {
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) {
       const int64_t channel = tile.first + walk.column() + o;
-      const NumberPair<A> c = correction(tile.batch, channel, of.scale[o]);
+      const NumberPair<A> c = correction(tile.batch, channel, tile.first_group, of.scale[o]);
       c1[o] = c.first;
       c2[o] = c.second * rstd_at(tile.batch, channel);  // of x - mean instead of xhat
     }
-    const auto fetch = [&](const Spot(&spot)[kLoads], Loaded* in) { load(walk, spot, in); };
-    for_each_block<kLoads, kAhead, Loaded>(walk, fetch, [&](const Spot(&spot)[kLoads], const Loaded& in) {
+    const auto read = [&](const auto& spot, auto* in) { load<kKeepsSlopes>(walk, spot, kept, in); };
+    const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
-      for (int k = 0; k < kLoads; ++k) {
+      for (int k = 0; k < size_of_array(spot); ++k) {
         if (!spot[k].valid) continue;
         A dh[kWidth], centred[kWidth];
-        differentiate(walk, spot[k], in, k, of, dh, centred);
+        differentiate<kKeepsSlopes>(tile, walk, spot[k], in, k, of, dh, centred);
         if (p.daddend.data != nullptr) walk.store(p.daddend, spot[k], dh);
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
           constexpr auto owner = Walk::owner;
-          dh[j] = channel_input_gradient(dh[j], centred[j], of.scale[owner(j)], c1[owner(j)], c2[owner(j)]);
+          dh[j] = normact::channel_input_gradient(dh[j], centred[j], of.scale[owner(j)], c1[owner(j)], c2[owner(j)]);
         }
         walk.store(p.dx, spot[k], dh);
       }
-    });
+    };
+    if constexpr (kKept) {
+      for_each_kept<kLoads, Loaded>(walk, read, use);
+    } else {
+      for_each_block<kLoads, kAhead, Loaded>(walk, read, use);
+    }
   }
 };
 
-/// Work     channel_space.cuh, channel_walk.cuh.
-/// Bytes    each element of dy, x (and y, addend, mask, where the slope needs them) is read twice, the second time out
-///          of the L2 cache where a wave fits it; each of dx and daddend is written once.
-/// Barriers two an item, one more where the lines of a block add up their sums.
-template <class T, class Act, class Walk>
+/// Work     channel_queue.cuh, channel_walk.cuh.
+/// Bytes    each element of dy, x (and y, addend, mask, where the slope needs them) is read once where items are kept,
+///          else twice, the second time out of the L2 cache where a wave fits it; each of dx and daddend is written
+///          once. Of 16 bits, slopes of activations other than ReLU are computed in both passes.
+/// Barriers three to five an item that is kept, else two, one more where the lines of a block add up their sums.
+template <class T, class Act, class Walk, bool kKept>
 __global__ void __launch_bounds__(kChannelThreads, 2)
     channel_backward_kernel(const __grid_constant__ BackwardProblem<Accumulator<T>> p,
                             const __grid_constant__ ChannelSpace space, void* entries, void* finals, void* counters) {
   using A = Accumulator<T>;
-  const BackwardPass<T, Act, Walk> pass{p, space, static_cast<NumberPair<A>*>(entries),
-                                        static_cast<NumberPair<A>*>(finals)};
-  run_channel_items(space, counters, pass);
+  __shared__ NumberPair<A> settled[kKept ? kChannelThreads : 1];
+  const BackwardPass<T, Act, Walk, kKept> pass{p, space, static_cast<NumberPair<A>*>(entries),
+                                               static_cast<NumberPair<A>*>(finals), settled};
+  run_items<kKept>(space, counters, pass);
 }
 
 }  // namespace normact::cuda

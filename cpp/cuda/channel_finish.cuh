@@ -128,7 +128,8 @@ __global__ void __launch_bounds__(kChannelThreads)
                         const __grid_constant__ ChannelSpace space, void* finals) {
   using A = Accumulator<T>;
   using Walk = RowWalk<T, 1>;
-  const ForwardPass<T, Identity<Math<T>>, Walk> pass{p, space, nullptr, static_cast<NumberPair<A>*>(finals)};
+  const ForwardPass<T, Identity<Math<T>>, Walk, false> pass{p, space, nullptr, static_cast<NumberPair<A>*>(finals),
+                                                            nullptr};
   const ChannelGeometry& g = p.geometry;
   const int64_t size = g.samples * g.channels * g.places;
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kChannelThreads + threadIdx.x) * 8;
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(kChannelThreads)
       return static_cast<const T*>(view.data)[sample * view.sample_stride + channel * view.channel_stride +
                                               strided_offset(place, g.place_ndim, g.place_shape, view.place_stride)];
     };
-    const NumberPair<A> of = pass.statistics(p.set == ChannelSet::channel ? 0 : sample, channel);
+    const NumberPair<A> of = pass.statistics(p.set == ChannelSet::channel ? 0 : sample, channel, 0);
     A h = channel_affine(convert<A>(at(p.x)), of.first, channel_scale(of.second, entry_or<T>(p.weight, channel, A(1))),
                          entry_or<T>(p.bias, channel, A(0)));
     if (p.addend.data != nullptr) h += convert<A>(at(p.addend));

@@ -3,6 +3,8 @@
 #pragma once
 
 #include "cuda/channel_activation.cuh"
+#include "cuda/channel_mask.cuh"
+#include "cuda/channel_queue.cuh"
 #include "cuda/channel_sums.cuh"
 
 namespace normact::cuda {
@@ -45,7 +47,8 @@ __device__ __forceinline__ void update_running(const RunningStatistics& running,
   to_variance = updated_running(to_variance, variance, share);
 }
 
-template <class T, class Act, class Walk>
+/// kKept: items are in shared memory (ChannelOrder::kept).
+template <class T, class Act, class Walk, bool kKept>
 struct ForwardPass {
   using A = Accumulator<T>;
   using Spot = typename Walk::Spot;
@@ -53,11 +56,22 @@ struct ForwardPass {
   static constexpr int kReduceLoads = 4;  // under way together
   static constexpr int kApplyLoads = 2;
   static constexpr bool kAhead = !Walk::kPlanes;
+  static constexpr bool kMarks = kWidth > 1 && std::is_same_v<Act, Relu<Math<T>>>;  // may write a mask
 
   const ForwardProblem<A>& p;
   const ChannelSpace& s;
   MomentsEntry<A>* entries;
   NumberPair<A>* finals;
+  NumberPair<A>* settled;  // in shared memory: of the groups of a slab that are settled in every block
+
+  template <int kBlock>
+  struct Loaded {
+    typename Walk::Access x[kBlock];
+  };
+  template <int kBlock>
+  struct LoadedWithAddend {
+    typename Walk::Access x[kBlock], addend[kBlock];
+  };
 
   /// A thread's sums of each of its channels, about a number of its own data. With the first element as that number
   /// (planes: the mean of the first access) squares are summed that exceed those about the mean by n times the square
@@ -101,26 +115,31 @@ struct ForwardPass {
     return first_element<T>(p.x, batch, s.group_of(channel) * s.group_channels);
   }
 
+  __device__ __forceinline__ void stage(const ChannelItem& item, const KeptPacks& kept) const {
+    const ChannelView* const views[] = {&p.x};
+    stage_item<Walk>(s, item, kept, views, p.addend);
+  }
+
   template <class Draw>
-  __device__ __forceinline__ void reduce(const ChannelItem& item, Draw draw) const {
-    __shared__ ChannelScratch<A, kOwned, 3> scratch;
+  __device__ __forceinline__ void reduce(const ChannelItem& item, Draw draw, KeptPacks kept) const {
+    const ChannelScratch<A> scratch(s);
 #pragma unroll 1
     for (int index = 0; index < item.tiles; ++index) {
       const ChannelTile tile = item.tile(s, index);
       Walk walk(s, tile, p.x);
+      A origin[kOwned] = {};
+      if (walk.works()) {
+#pragma unroll
+        for (int o = 0; o < kOwned; ++o) origin[o] = origin_of(tile.batch, tile.first + walk.column() + o);
+      }
       Sums sums;
-      struct Loaded {
-        typename Walk::Access x[kReduceLoads];
+      const auto load = [&](const auto& spot, auto* in) {
+        fetch<kKept>(walk, p.x, spot, kept, 0, in->x);
+        kept.pass(spot);
       };
-      const auto load = [&](const Spot(&spot)[kReduceLoads], Loaded* in) {
+      const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
-        for (int k = 0; k < kReduceLoads; ++k) {
-          if (spot[k].valid) in->x[k] = walk.load(p.x, spot[k]);
-        }
-      };
-      for_each_block<kReduceLoads, kAhead, Loaded>(walk, load, [&](const Spot(&spot)[kReduceLoads], const Loaded& in) {
-#pragma unroll
-        for (int k = 0; k < kReduceLoads; ++k) {
+        for (int k = 0; k < size_of_array(spot); ++k) {
           if (!spot[k].valid) continue;
           const int elements = walk.count(spot[k]);
           A value[kWidth];
@@ -132,11 +151,11 @@ struct ForwardPass {
           }
           sums.add(walk, spot[k], value, elements);
         }
-      });
-      A origin[kOwned] = {};
-      if (walk.works()) {
-#pragma unroll
-        for (int o = 0; o < kOwned; ++o) origin[o] = origin_of(tile.batch, tile.first + walk.column() + o);
+      };
+      if constexpr (kKept) {
+        for_each_kept<kReduceLoads, Loaded>(walk, load, use);
+      } else {
+        for_each_block<kReduceLoads, kAhead, Loaded>(walk, load, use);
       }
       sums.finish(origin);
       leave_moments(s, walk, index, sums.pivot, sums.square, static_cast<A>(sums.count), scratch);
@@ -145,50 +164,60 @@ struct ForwardPass {
     store_moments(s, item, scratch, entries);
   }
 
-  __device__ __forceinline__ void settle(const ChannelSettle& settle) const {
-    if (settle.begins && threadIdx.x == 0 && p.running.batches != nullptr && !p.running.cumulative)
+  /// first: whether the results are this block's to write.
+  __device__ __forceinline__ void settle(const ChannelSettle& settle, bool first) const {
+    if (settle.begins && first && threadIdx.x == 0 && p.running.batches != nullptr && !p.running.cumulative)
       ++*p.running.batches;
     for_each_group(s, settle, [&](int64_t group, int lane, int lanes, bool valid) {
-      const int64_t first = valid ? entry_of(s, settle.batch, group * s.group_channels) : 0;
+      const int64_t begin = valid ? entry_of(s, settle.batch, group * s.group_channels) : 0;
       const Moments<A> m =
-          merge_entries(entries + first, valid ? static_cast<unsigned>(s.group_channels * s.parts) : 0, lane, lanes);
+          merge_entries(entries + begin, valid ? static_cast<unsigned>(s.group_channels * s.parts) : 0, lane, lanes);
       if (!valid || lane != 0) return;
       const A mean = origin_of(settle.batch, group * s.group_channels) + m.mean;
       const A rstd = rstd_of(variance(m), p.eps);
+      if (kKept && !s.settles_apart) settled[group - settle.first] = {mean, rstd};
+      if (!first) return;
       finals[settle.batch * s.groups + group] = {mean, rstd};
       if (p.mean.data != nullptr) *statistic_at<A>(p.mean, settle.batch, group) = mean;
       if (p.rstd.data != nullptr) *statistic_at<A>(p.rstd, settle.batch, group) = rstd;
       if (p.set == ChannelSet::channel) {
         update_running(p.running, group, mean, unbiased_variance(m));
       } else if (p.running.mean.data != nullptr) {
-        entries[first] = {mean, m.m2, m.count, A(0)};  // for instance_running_kernel
+        entries[begin] = {mean, m.m2, m.count, A(0)};  // for instance_running_kernel
       }
     });
   }
 
-  /// mean and rstd of a channel.
-  __device__ __forceinline__ NumberPair<A> statistics(int64_t batch, int64_t channel) const {
+  /// mean and rstd of a channel. first_group: of the slab.
+  __device__ __forceinline__ NumberPair<A> statistics(int64_t batch, int64_t channel, int first_group) const {
     const int64_t group = s.group_of(channel);
+    if (kKept && !s.settles_apart) return settled[group - first_group];
     if (p.source == StatisticsSource::batch) return NumberPair<A>::load(finals + batch * s.groups + group);
     if (p.source == StatisticsSource::given)
       return {*statistic_at<A>(p.mean, batch, group), *statistic_at<A>(p.rstd, batch, group)};
     return {entry_or<T>(p.running.mean, channel, A(0)), rstd_of(entry_or<T>(p.running.variance, channel, A(1)), p.eps)};
   }
 
-  __device__ __forceinline__ void apply(const ChannelItem& item) const {
+  __device__ __forceinline__ void apply(const ChannelItem& item, KeptPacks kept) const {
 #pragma unroll 1
-    for (int index = item.tiles; index-- > 0;) apply_tile(item.tile(s, index), item.part == 0);
+    for (int index = 0; index < item.tiles; ++index) {
+      const ChannelTile tile = item.tile(s, kKept ? index : item.tiles - 1 - index);
+      apply_tile(tile, item.part == 0, kept);
+      if constexpr (kMarks && !Walk::kPlanes) {
+        if (p.mask != nullptr && s.mask == ChannelMask::turned) TurnedMask<kWidth>(s, tile).write(p.mask);
+      }
+    }
   }
 
   /// first: whether this is the tile's first part.
-  __device__ __forceinline__ void apply_tile(const ChannelTile& tile, bool first) const {
+  __device__ __forceinline__ void apply_tile(const ChannelTile& tile, bool first, KeptPacks& kept) const {
     Walk walk(s, tile, p.x);
     if (!walk.works()) return;
     A mean[kOwned], scale[kOwned], bias[kOwned];
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) {
       const int64_t channel = tile.first + walk.column() + o;
-      const NumberPair<A> of = statistics(tile.batch, channel);
+      const NumberPair<A> of = statistics(tile.batch, channel, tile.first_group);
       if (p.source == StatisticsSource::running && first && walk.line() == 0 && walk.lane() == 0) {
         if (p.mean.data != nullptr) *statistic_at<A>(p.mean, 0, channel) = of.first;
         if (p.rstd.data != nullptr) *statistic_at<A>(p.rstd, 0, channel) = of.second;
@@ -197,25 +226,15 @@ struct ForwardPass {
       scale[o] = channel_scale(of.second, entry_or<T>(p.weight, channel, A(1)));
       bias[o] = entry_or<T>(p.bias, channel, A(0));
     }
-    constexpr bool kMarks = kWidth == 8 && std::is_same_v<Act, Relu<Math<T>>>;
-    const bool adds = p.addend.data != nullptr, marks = kMarks && p.mask != nullptr && s.mask_together;
-    struct Loaded {
-      typename Walk::Access x[kApplyLoads], addend[kApplyLoads];
+    const bool adds = p.addend.data != nullptr, marks = kMarks && p.mask != nullptr;
+    const auto load = [&](const auto& spot, auto* in) {
+      fetch<kKept>(walk, p.x, spot, kept, 0, in->x);
+      kept.pass(spot);
+      if (adds) fetch<false>(walk, p.addend, spot, kept, 0, in->addend);
     };
-    const auto load = [&](const Spot(&spot)[kApplyLoads], Loaded* in) {
+    const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
-      for (int k = 0; k < kApplyLoads; ++k) {
-        if (spot[k].valid) in->x[k] = walk.load(p.x, spot[k]);
-      }
-      if (!adds) return;
-#pragma unroll
-      for (int k = 0; k < kApplyLoads; ++k) {
-        if (spot[k].valid) in->addend[k] = walk.load(p.addend, spot[k]);
-      }
-    };
-    for_each_block<kApplyLoads, kAhead, Loaded>(walk, load, [&](const Spot(&spot)[kApplyLoads], const Loaded& in) {
-#pragma unroll
-      for (int k = 0; k < kApplyLoads; ++k) {
+      for (int k = 0; k < size_of_array(spot); ++k) {
         if (!spot[k].valid) continue;
         A h[kWidth];
         walk.get(in.x[k], h);
@@ -231,42 +250,58 @@ struct ForwardPass {
           for (int j = 0; j < kWidth; ++j) h[j] += other[j];
         }
         if constexpr (kMarks) {
-          if (marks) store_bits(walk, spot[k], h);
+          if (marks) store_bits(tile, walk, spot[k], h);
         }
         apply_activation<T, Act>(h, p);
         walk.store(p.y, spot[k], h);
       }
-    });
+    };
+    if constexpr (kKept) {
+      for_each_kept<kApplyLoads, LoadedWithAddend>(walk, load, use);
+    } else {
+      for_each_block<kApplyLoads, kAhead, LoadedWithAddend>(walk, load, use);
+    }
   }
 
-  /// The byte of the mask that this access is.
-  __device__ __forceinline__ void store_bits(const Walk& walk, const Spot& spot, const A (&h)[kWidth]) const {
+  /// The byte of the mask that this access is, or in shared memory, where it is to be turned.
+  __device__ __forceinline__ void store_bits(const ChannelTile& tile, const Walk& walk, const Spot& spot,
+                                             const A (&h)[kWidth]) const {
     unsigned bits = 0;
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
       bits |= Relu<Math<T>>::slope_from_output(h[j], p.scalars) != A(0) ? 1u << j : 0u;
     }
-    p.mask[walk.number(spot, 0) / 8] = static_cast<uint8_t>(bits);
+    if constexpr (!Walk::kPlanes) {
+      if (s.mask == ChannelMask::turned) {
+        TurnedMask<kWidth>(s, tile).byte(walk.column(), spot.unit) = static_cast<uint8_t>(bits);
+        return;
+      }
+    }
+    if (kWidth == 8 && s.mask == ChannelMask::together) p.mask[walk.number(spot, 0) / 8] = static_cast<uint8_t>(bits);
   }
 };
 
-/// Blocks that must fit a multiprocessor. With four, planes of 16 bits spill some 25 to 65 bytes, and are faster than
-/// with three all the same (H200, 64x256x56x56: 105 and 111 us).
-template <class T, class Walk>
-constexpr int kForwardBlocks = Walk::kPlanes && sizeof(T) < 8 ? 4 : 2;
+/// Blocks that must fit a multiprocessor. Where items are kept the planner counts on two. Else, with four of 16-bit
+/// planes, some 25 to 65 bytes spill, and it is faster than with three all the same (H200, 64x256x56x56: 105 and 111
+/// us).
+template <class T, class Walk, bool kKept>
+constexpr int kForwardBlocks = !Walk::kPlanes || sizeof(T) == 8 ? 2
+                               : kKept                          ? 3
+                                                                : 4;
 
-/// Work     channel_space.cuh, channel_walk.cuh.
-/// Bytes    each element of x is read twice, the second time out of the L2 cache where a wave fits it; each of addend
-///          is read, each of y written once.
-/// Barriers two an item, one more where the lines of a block add up their sums.
-template <class T, class Act, class Walk>
-__global__ void __launch_bounds__(kChannelThreads, kForwardBlocks<T, Walk>)
+/// Work     channel_queue.cuh, channel_walk.cuh.
+/// Bytes    each element of x is read once where items are kept, else twice, the second time out of the L2 cache where
+///          a wave fits it; each of addend is read, each of y written once.
+/// Barriers three to five an item that is kept, else two, one more where the lines of a block add up their sums.
+template <class T, class Act, class Walk, bool kKept>
+__global__ void __launch_bounds__(kChannelThreads, kForwardBlocks<T, Walk, kKept>)
     channel_forward_kernel(const __grid_constant__ ForwardProblem<Accumulator<T>> p,
                            const __grid_constant__ ChannelSpace space, void* entries, void* finals, void* counters) {
   using A = Accumulator<T>;
-  const ForwardPass<T, Act, Walk> pass{p, space, static_cast<MomentsEntry<A>*>(entries),
-                                       static_cast<NumberPair<A>*>(finals)};
-  run_channel_items(space, counters, pass);
+  __shared__ NumberPair<A> settled[kKept ? kChannelThreads : 1];
+  const ForwardPass<T, Act, Walk, kKept> pass{p, space, static_cast<MomentsEntry<A>*>(entries),
+                                              static_cast<NumberPair<A>*>(finals), settled};
+  run_items<kKept>(space, counters, pass);
 }
 
 }  // namespace normact::cuda

@@ -1,14 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch, group and instance norm: what the blocks of one launch do, in which order, and how they wait for each other.
+// Batch, group and instance norm: what an item, and what adds up the sums of groups, has to do with.
 // core/plan_channel.h has the words (unit, tile, part, item, slab, wave).
-//
-// Two passes over an item: the first (reduce) leaves sums of its channels in the workspace, the second (apply) writes
-// the results. Between them the sums of a group are added up and what apply needs of them is left in the workspace
-// (settle). Where a slab is small a block does all of it (solo). Else blocks draw items by tickets, in this order:
-// reduce wave 0, reduce wave 1 with settle wave 0 in its midst, apply wave 0, reduce wave 2 with settle wave 1, apply
-// wave 1, ... Settle waits for the reduce items of its slab, apply for the settle items; these have lower tickets, so
-// they were drawn by blocks that run, and that themselves wait for still lower ones only. Nothing has to be resident
-// together, and whatever else runs on the device only delays. Which block does an item changes no bit.
 #pragma once
 
 #include "core/plan_channel.h"
@@ -21,13 +13,20 @@ namespace normact::cuda {
 struct ChannelSpace {
   ChannelOrder order;
   bool reduces, applies;
-  bool mask_together;  // an access's bits of a mask lie in one byte
+  ChannelMask mask;
   int lanes, tile, lines;
   int lane_bits, tile_bits;  // planes: the logarithms of lanes and tile
-  Divisor by_lanes;
+  Divisor by_lanes, by_lines;
+  bool settles_apart;  // kept: the sums of a slab are too many for each of its blocks to add them up for itself
   int tiles_a_slab, tiles_an_item, stacks_a_slab, slabs_a_batch;  // a stack: tiles of an item
   unsigned slabs, slabs_a_wave, waves, items_a_slab, settles_a_slab;
-  int merge_lanes;
+  int merge_lanes, merge_bits;            // its logarithm
+  int helpers;                            // threads that share a channel of an item when the lines' sums are added up
+  int join_from, join_to;                 // lanes of a warp whose sums are added up: distances, powers of two
+  int together_bits, scratch_lines;       // the logarithm of lines that these make one; lines that are left
+  int accesses;                           // kept: the most of a thread in an item, of each tensor
+  int bits_at, bits_stride, kept_at;      // where the bits of a turned mask and kept packs lie in shared memory
+  Divisor by_slabs, by_items, by_stacks;  // kept: of a batch, of a slab, of a part
   int64_t channels, places, places_before, places_after, samples_a_batch;
   int64_t units, units_a_part, parts;
   Divisor segments;  // planes: of a plane
@@ -38,6 +37,7 @@ struct ChannelSpace {
   int place_ndim;
   int64_t place_shape[kMaxDims];
   int64_t group_channels;
+  int64_t groups_a_slab;
   int64_t groups;       // of a batch
   int64_t per_channel;  // elements of a channel in a batch
 
@@ -45,13 +45,15 @@ struct ChannelSpace {
       : order(plan.order),
         reduces(passes != ChannelPasses::apply),
         applies(passes != ChannelPasses::reduce),
-        mask_together(plan.mask_together),
+        mask(plan.mask),
         lanes(plan.lanes),
         tile(plan.tile),
         lines(plan.lines),
         lane_bits(logarithm(plan.lanes)),
         tile_bits(logarithm(plan.tile)),
         by_lanes(static_cast<unsigned>(plan.lanes)),
+        by_lines(static_cast<unsigned>(plan.lines)),
+        settles_apart(plan.settles_apart),
         tiles_a_slab(static_cast<int>(plan.tiles_a_slab)),
         tiles_an_item(plan.tiles_an_item),
         stacks_a_slab(static_cast<int>(plan.stacks_a_slab())),
@@ -62,6 +64,19 @@ struct ChannelSpace {
         items_a_slab(static_cast<unsigned>(plan.items_a_slab())),
         settles_a_slab(static_cast<unsigned>(plan.settles_a_slab)),
         merge_lanes(plan.merge_lanes),
+        merge_bits(logarithm(plan.merge_lanes)),
+        helpers(helpers_of(plan.scratch_lines(), plan.tile * plan.tiles_an_item)),
+        join_from(plan.access == ChannelAccess::planes ? 1 : plan.lanes),
+        join_to(plan.access == ChannelAccess::planes ? plan.lanes : plan.lanes * plan.lines_together),
+        together_bits(logarithm(plan.lines_together)),
+        scratch_lines(plan.scratch_lines()),
+        accesses(plan.accesses),
+        bits_at(plan.scratch_bytes),
+        bits_stride(plan.bits_stride),
+        kept_at(plan.scratch_bytes + plan.bits_bytes),
+        by_slabs(divisor_of(plan.slabs / plan.batches)),
+        by_items(divisor_of(plan.items_a_slab())),
+        by_stacks(divisor_of(plan.stacks_a_slab())),
         channels(p.geometry.channels),
         places(p.geometry.places),
         places_before(p.geometry.places / p.geometry.places_after),
@@ -78,6 +93,7 @@ struct ChannelSpace {
         by_places_after(divisor_of(p.geometry.places_after)),
         place_ndim(p.geometry.place_ndim),
         group_channels(p.set == ChannelSet::channel ? 1 : p.geometry.channels / p.geometry.groups),
+        groups_a_slab(plan.tiles_a_slab * plan.tile / group_channels),
         groups(plan.groups),
         per_channel(p.geometry.places * samples_a_batch) {
     for (int d = 0; d < kMaxDims; ++d) place_shape[d] = d < place_ndim ? p.geometry.place_shape[d] : 1;
@@ -103,6 +119,12 @@ struct ChannelSpace {
   }
 
  private:
+  /// Neighbours in a warp.
+  static int helpers_of(int lines, int channels) {
+    int helpers = 1;
+    while (helpers < kWarp && 2 * helpers <= lines && 2 * helpers * channels <= kChannelThreads) helpers *= 2;
+    return helpers;
+  }
   static int logarithm(int size) {
     int bits = 0;
     while (1 << bits < size) ++bits;
@@ -118,6 +140,7 @@ struct ChannelTile {
   int first;           // channel
   int channels;        // at most; 0: beyond the last channel
   int64_t begin, end;  // units
+  int first_group;     // of the slab
 };
 
 /// A part of some neighbouring tiles of a batch.
@@ -128,22 +151,27 @@ struct ChannelItem {
   int tiles;
   int64_t part;
   int64_t begin, end;  // units
+  int first_group;     // of the slab
 
   ChannelItem() = default;
-  __device__ __forceinline__ ChannelItem(const ChannelSpace& s, unsigned slab, unsigned item) {
-    const unsigned slabs_a_batch = static_cast<unsigned>(s.slabs_a_batch);
-    const unsigned stacks = static_cast<unsigned>(s.stacks_a_slab);
-    batch = slab / slabs_a_batch;
-    part = item / stacks;
-    const int in_slab = static_cast<int>(item % stacks) * s.tiles_an_item;
+  __device__ __forceinline__ ChannelItem(const ChannelSpace& s, unsigned slab, unsigned item)
+      : ChannelItem(s, slab, slab / static_cast<unsigned>(s.slabs_a_batch), item,
+                    item / static_cast<unsigned>(s.stacks_a_slab)) {}
+  /// The batch of the slab and the part of the item are known.
+  __device__ __forceinline__ ChannelItem(const ChannelSpace& s, unsigned slab, unsigned of_batch, unsigned item,
+                                         unsigned of_part)
+      : batch(of_batch), part(of_part) {
+    const int in_slab = static_cast<int>(item - of_part * static_cast<unsigned>(s.stacks_a_slab)) * s.tiles_an_item;
     tiles = min(s.tiles_an_item, s.tiles_a_slab - in_slab);
-    first = (static_cast<int>(slab % slabs_a_batch) * s.tiles_a_slab + in_slab) * s.tile;
+    const int slab_of_batch = static_cast<int>(slab - of_batch * static_cast<unsigned>(s.slabs_a_batch));
+    first = (slab_of_batch * s.tiles_a_slab + in_slab) * s.tile;
+    first_group = slab_of_batch * static_cast<int>(s.groups_a_slab);
     channels = max(0, min(tiles * s.tile, static_cast<int>(s.channels) - first));
     begin = part * s.units_a_part;
     end = min(begin + s.units_a_part, s.units);
   }
   __device__ __forceinline__ ChannelTile tile(const ChannelSpace& s, int index) const {
-    return {batch, first + index * s.tile, min(s.tile, channels - index * s.tile), begin, end};
+    return {batch, first + index * s.tile, min(s.tile, channels - index * s.tile), begin, end, first_group};
   }
 };
 
@@ -155,215 +183,21 @@ struct ChannelSettle {
 
   __device__ __forceinline__ ChannelSettle(const ChannelSpace& s, unsigned slab, unsigned item) {
     batch = slab / static_cast<unsigned>(s.slabs_a_batch);
-    const int64_t slab_groups = static_cast<int64_t>(s.tiles_a_slab) * s.tile / s.group_channels;
-    const int64_t of_slab = (slab % static_cast<unsigned>(s.slabs_a_batch)) * slab_groups;
-    const int together = kChannelThreads / s.merge_lanes;
-    first = of_slab + static_cast<int64_t>(item) * together;
-    end = min(min(first + together, of_slab + slab_groups), s.groups);
+    take(s, (slab % static_cast<unsigned>(s.slabs_a_batch)) * s.groups_a_slab, item);
     begins = slab == 0 && item == 0;
   }
-};
-
-/// Tickets drawn, and reduce and settle items done of every slab. 0 before the launch.
-struct ChannelCounters {
-  unsigned* ticket;
-  unsigned* reduced;
-  unsigned* settled;
-
-  __device__ __forceinline__ ChannelCounters(void* at, unsigned slabs)
-      : ticket(static_cast<unsigned*>(at)), reduced(ticket + 1), settled(reduced + slabs) {}
-
-  /// One thread, after a barrier behind what its block has written.
-  static __device__ __forceinline__ void finish(unsigned* done) {
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(done) : "memory");
-  }
-  /// One thread, before a barrier.
-  static __device__ __forceinline__ void wait(const unsigned* done, unsigned items) {
-    for (;;) {
-      unsigned now;
-      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(done) : "memory");
-      if (now >= items) break;
-      __nanosleep(20);
-    }
-  }
-};
-
-enum class ChannelStage : uint8_t { reduce, settle, apply, end };
-
-/// What a ticket stands for.
-struct ChannelTicket {
-  ChannelStage stage;
-  unsigned slab;
-  unsigned item;  // of the slab
-
-  ChannelTicket() = default;
-  __device__ __forceinline__ ChannelTicket(const ChannelSpace& s, unsigned ticket) {
-    const unsigned items = s.slabs_a_wave * s.items_a_slab, settles = s.slabs_a_wave * s.settles_a_slab;
-    if (ticket < items_of(s, 0)) {
-      take(s, ChannelStage::reduce, 0, ticket);
-      return;
-    }
-    ticket -= items_of(s, 0);
-    // Waves 0 .. waves - 3 are followed by a whole wave.
-    unsigned wave = s.waves > 2 ? min(ticket / (2 * items + settles), s.waves - 2) : 0;
-    ticket -= wave * (2 * items + settles);
-    for (; wave < s.waves; ++wave) {
-      const unsigned ahead = wave + 1 < s.waves ? items_of(s, wave + 1) : 0;
-      const unsigned here = items_of(s, wave), to_settle = slabs_of(s, wave) * s.settles_a_slab;
-      if (ticket < ahead / 2) {
-        take(s, ChannelStage::reduce, wave + 1, ticket);
-        return;
-      }
-      ticket -= ahead / 2;
-      if (ticket < to_settle) {
-        take(s, ChannelStage::settle, wave, ticket);
-        return;
-      }
-      ticket -= to_settle;
-      if (ticket < ahead - ahead / 2) {
-        take(s, ChannelStage::reduce, wave + 1, ticket + ahead / 2);
-        return;
-      }
-      ticket -= ahead - ahead / 2;
-      // Backwards: what was read last is surest to be in the cache.
-      if (ticket < here) {
-        take(s, ChannelStage::apply, wave, here - 1 - ticket);
-        return;
-      }
-      ticket -= here;
-    }
-    stage = ChannelStage::end;
-    slab = s.slabs;
-    item = 0;
+  /// Of the slab that this is an item of.
+  __device__ __forceinline__ ChannelSettle(const ChannelSpace& s, const ChannelItem& of, unsigned slab, unsigned item)
+      : batch(of.batch), begins(slab == 0 && item == 0) {
+    take(s, of.first_group, item);
   }
 
  private:
-  static __device__ __forceinline__ unsigned slabs_of(const ChannelSpace& s, unsigned wave) {
-    return min(s.slabs_a_wave, s.slabs - wave * s.slabs_a_wave);
-  }
-  static __device__ __forceinline__ unsigned items_of(const ChannelSpace& s, unsigned wave) {
-    return slabs_of(s, wave) * s.items_a_slab;
-  }
-  __device__ __forceinline__ void take(const ChannelSpace& s, ChannelStage what, unsigned wave, unsigned index) {
-    const unsigned a_slab = what == ChannelStage::settle ? s.settles_a_slab : s.items_a_slab;
-    stage = what;
-    slab = wave * s.slabs_a_wave + index / a_slab;
-    item = index % a_slab;
+  __device__ __forceinline__ void take(const ChannelSpace& s, int64_t of_slab, unsigned item) {
+    const int together = kChannelThreads >> s.merge_bits;
+    first = of_slab + static_cast<int64_t>(item) * together;
+    end = min(min(first + together, of_slab + s.groups_a_slab), s.groups);
   }
 };
-
-/// What a block does next. One thread finds out, while the others still work on what is before it.
-class ChannelQueue {
- public:
-  __device__ __forceinline__ ChannelQueue(const ChannelSpace& space, void* counters)
-      : s(space), counters_(counters, space.slabs), next_(s.order == ChannelOrder::solo ? 0 : blockIdx.x) {}
-
-  /// The item of the work that first() or finish() gave.
-  __device__ __forceinline__ const ChannelItem& item() const { return slot(turn_).item; }
-
-  /// All threads.
-  __device__ __forceinline__ ChannelTicket first() {
-    draw();
-    publish();
-    __syncthreads();
-    return slot(turn_).work;
-  }
-
-  /// One of the threads asks for the next ticket; it comes in while the work goes on.
-  __device__ __forceinline__ void draw() {
-    if (s.order == ChannelOrder::waves && threadIdx.x == 0) next_ = atomicAdd(counters_.ticket, 1);
-  }
-
-  /// All threads: what the work builds on is there.
-  __device__ __forceinline__ void wait(const ChannelTicket& work) const {
-    if (s.order != ChannelOrder::waves || work.stage == ChannelStage::reduce) return;
-    if (threadIdx.x == 0) {
-      if (work.stage == ChannelStage::settle) {
-        counters_.wait(counters_.reduced + work.slab, s.items_a_slab);
-      } else {
-        counters_.wait(counters_.settled + work.slab, s.settles_a_slab);
-      }
-    }
-    __syncthreads();
-  }
-
-  /// All threads: lets others build on the work, and gives the next one.
-  __device__ __forceinline__ ChannelTicket finish(const ChannelTicket& work) {
-    turn_ ^= 1;
-    publish();
-    __syncthreads();
-    if (s.order == ChannelOrder::waves && work.stage != ChannelStage::apply && threadIdx.x == kChannelThreads - 1) {
-      counters_.finish((work.stage == ChannelStage::settle ? counters_.settled : counters_.reduced) + work.slab);
-    }
-    return slot(turn_).work;
-  }
-
- private:
-  struct Slot {
-    ChannelTicket work;
-    ChannelItem item;
-  };
-  static __device__ __forceinline__ Slot& slot(int turn) {
-    __shared__ Slot slots[2];
-    return slots[turn];
-  }
-
-  __device__ __forceinline__ void publish() {
-    if (threadIdx.x != 0) return;
-    ChannelTicket work{};
-    if (s.order == ChannelOrder::waves) {
-      work = ChannelTicket(s, next_);
-    } else if (s.order == ChannelOrder::single) {
-      work.stage = s.reduces ? ChannelStage::reduce : ChannelStage::apply;
-      work.slab = next_ / s.items_a_slab;
-      work.item = next_ % s.items_a_slab;
-      next_ += gridDim.x;
-    } else {
-      const unsigned passes = 2 * s.items_a_slab + s.settles_a_slab;
-      const unsigned turn = next_ / passes, step = next_ % passes;
-      ++next_;
-      work.slab = blockIdx.x + turn * gridDim.x;
-      work.stage = step < s.items_a_slab ? ChannelStage::reduce : ChannelStage::settle;
-      work.item = step < s.items_a_slab ? step : step - s.items_a_slab;
-      if (step >= s.items_a_slab + s.settles_a_slab) {
-        work.stage = ChannelStage::apply;
-        work.item = passes - 1 - step;
-      }
-    }
-    if (work.slab >= s.slabs) work.stage = ChannelStage::end;
-    slot(turn_).work = work;
-    if (work.stage == ChannelStage::reduce || work.stage == ChannelStage::apply) {
-      slot(turn_).item = ChannelItem(s, work.slab, work.item);
-    }
-  }
-
-  const ChannelSpace& s;
-  ChannelCounters counters_;
-  unsigned next_;
-  int turn_ = 0;
-};
-
-/// Carries out what this block has to do: reduce(item, draw), settle(groups) and apply(item) of a pass are called by
-/// all threads. draw asks for the next ticket: in reduce behind the reading, so that no block draws two before others
-/// have begun.
-template <class Pass>
-__device__ __forceinline__ void run_channel_items(const ChannelSpace& s, void* counters, const Pass& pass) {
-  ChannelQueue queue(s, counters);
-  const auto draw = [&] { queue.draw(); };
-#pragma unroll 1
-  for (ChannelTicket work = queue.first(); work.stage != ChannelStage::end; work = queue.finish(work)) {
-    queue.wait(work);
-    if (work.stage == ChannelStage::reduce) {
-      pass.reduce(queue.item(), draw);
-      continue;
-    }
-    queue.draw();
-    if (work.stage == ChannelStage::settle) {
-      pass.settle(ChannelSettle(s, work.slab, work.item));
-    } else {
-      pass.apply(queue.item());
-    }
-  }
-}
 
 }  // namespace normact::cuda

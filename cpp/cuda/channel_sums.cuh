@@ -41,23 +41,25 @@ struct alignas(2 * sizeof(A)) NumberPair {
   }
 };
 
-/// Where the threads of a block leave the sums of their channels: index line * row + the channel of the item.
-template <class A, int kOwned, int kNumbers>
+/// Channels of an item.
+__device__ __forceinline__ int row_of(const ChannelSpace& s) { return s.tile * s.tiles_an_item; }
+
+/// Where the threads of a block leave the sums of their channels: index line * row + the channel of the item. Lines of
+/// a warp have been added up before (join).
+template <class A>
 struct ChannelScratch {
-  alignas(16) A number[kNumbers][kChannelThreads * kOwned];
+  A* at;
+  int stride;
+
+  __device__ __forceinline__ explicit ChannelScratch(const ChannelSpace& s)
+      : at(reinterpret_cast<A*>(channel_shared)), stride(s.scratch_lines * row_of(s)) {}
+  __device__ __forceinline__ A* number(int which) const { return at + which * stride; }
 };
 
 template <class A>
 __device__ __forceinline__ Moments<A> moments_of_lane(const Moments<A>& m, int offset) {
   return {__shfl_xor_sync(kFullWarp, m.mean, offset), __shfl_xor_sync(kFullWarp, m.m2, offset),
           __shfl_xor_sync(kFullWarp, m.count, offset)};
-}
-
-/// Threads that share a channel of an item when the lines' sums are added up: neighbours in a warp.
-__device__ __forceinline__ int helpers_of(int lines, int channels) {
-  int helpers = 1;
-  while (helpers < kWarp && 2 * helpers <= lines && 2 * helpers * channels <= kChannelThreads) helpers *= 2;
-  return helpers;
 }
 
 template <class A>
@@ -68,24 +70,24 @@ __device__ __forceinline__ A sum_of_helpers(A value, int helpers) {
 
 /// The moments of an item's channel from those of the lines, to all its helpers. One division in all: the mean first,
 /// then what each line has about it.
-template <class A, class Scratch>
-__device__ __forceinline__ Moments<A> moments_of_lines(const Scratch& scratch, int lines, int row, int column,
+template <class A>
+__device__ __forceinline__ Moments<A> moments_of_lines(const ChannelScratch<A>& scratch, int lines, int row, int column,
                                                        int helper, int helpers) {
-  const A pivot = scratch.number[0][column];
+  const A pivot = scratch.number(0)[column];
   A count = A(0), shift = A(0), m2 = A(0);
 #pragma unroll 4
   for (int i = helper; i < lines; i += helpers) {
-    const A n = scratch.number[2][i * row + column];
+    const A n = scratch.number(2)[i * row + column];
     count += n;
-    shift += n > A(0) ? n * (scratch.number[0][i * row + column] - pivot) : A(0);
+    shift += n > A(0) ? n * (scratch.number(0)[i * row + column] - pivot) : A(0);
   }
   count = sum_of_helpers(count, helpers);
   shift = sum_of_helpers(shift, helpers);
   const A mean = count > A(0) ? pivot + shift / count : A(0);
 #pragma unroll 4
   for (int i = helper; i < lines; i += helpers) {
-    const Moments<A> line{scratch.number[0][i * row + column], scratch.number[1][i * row + column],
-                          scratch.number[2][i * row + column]};
+    const Moments<A> line{scratch.number(0)[i * row + column], scratch.number(1)[i * row + column],
+                          scratch.number(2)[i * row + column]};
     m2 += recentred(line, mean);
   }
   return {mean, sum_of_helpers(m2, helpers), count};
@@ -96,41 +98,59 @@ __device__ __forceinline__ int64_t entry_of(const ChannelSpace& s, int64_t batch
   return (batch * s.channels + channel) * s.parts;
 }
 
-/// Channels of an item.
-__device__ __forceinline__ int row_of(const ChannelSpace& s) { return s.tile * s.tiles_an_item; }
+/// Calls visit(offset) for the lanes of a warp whose sums belong together: those of a team on a plane, the lines of a
+/// column of rows. Each visit adds what the lane `offset` away has.
+template <class Visit>
+__device__ __forceinline__ void join(const ChannelSpace& s, Visit visit) {
+#pragma unroll 1
+  for (int offset = s.join_from; offset < s.join_to; offset <<= 1) visit(offset);
+}
+
+/// Where this thread leaves the sums of its first channel of tile `index`; -1: another does.
+template <class Walk>
+__device__ __forceinline__ int scratch_index(const ChannelSpace& s, const Walk& walk, int index) {
+  const int line = walk.line() >> s.together_bits;
+  if (walk.lane() != 0 || line << s.together_bits != walk.line() || walk.line() >= s.lines) return -1;
+  return line * row_of(s) + index * s.tile + walk.column();
+}
 
 /// Leaves the moments of this thread's channels of tile `index`, of `count` elements each. All threads.
 template <class Walk, class A>
 __device__ __forceinline__ void leave_moments(const ChannelSpace& s, const Walk& walk, int index,
                                               A (&mean)[Walk::kOwned], A (&m2)[Walk::kOwned], A count,
-                                              ChannelScratch<A, Walk::kOwned, 3>& scratch) {
-  if constexpr (Walk::kPlanes) {
-    Moments<A> sum{mean[0], m2[0], count};
-    for (int offset = s.lanes / 2; offset > 0; offset >>= 1) sum = merge(sum, moments_of_lane(sum, offset));
-    mean[0] = sum.mean;
-    m2[0] = sum.m2;
-    count = sum.count;
-  }
-  if (walk.lane() != 0 || walk.line() >= s.lines) return;
-  const int at = walk.line() * row_of(s) + index * s.tile + walk.column();
+                                              const ChannelScratch<A>& scratch) {
+  join(s, [&](int offset) {
+    const A others = __shfl_xor_sync(kFullWarp, count, offset), share = share_of(count, others);
+#pragma unroll
+    for (int o = 0; o < Walk::kOwned; ++o) {
+      const Moments<A> other{__shfl_xor_sync(kFullWarp, mean[o], offset), __shfl_xor_sync(kFullWarp, m2[o], offset),
+                             others};
+      const Moments<A> sum = merge(Moments<A>{mean[o], m2[o], count}, other, share);
+      mean[o] = sum.mean;
+      m2[o] = sum.m2;
+    }
+    count += others;
+  });
+  const int at = scratch_index(s, walk, index);
+  if (at < 0) return;
 #pragma unroll
   for (int o = 0; o < Walk::kOwned; ++o) {
-    scratch.number[0][at + o] = mean[o];
-    scratch.number[1][at + o] = m2[o];
-    scratch.number[2][at + o] = count;
+    scratch.number(0)[at + o] = mean[o];
+    scratch.number(1)[at + o] = m2[o];
+    scratch.number(2)[at + o] = count;
   }
 }
 
 /// Writes the entries of an item from what all threads have left. All threads.
-template <class A, int kOwned>
+template <class A>
 __device__ __forceinline__ void store_moments(const ChannelSpace& s, const ChannelItem& item,
-                                              const ChannelScratch<A, kOwned, 3>& scratch, MomentsEntry<A>* entries) {
+                                              const ChannelScratch<A>& scratch, MomentsEntry<A>* entries) {
   __syncthreads();
-  const int helpers = helpers_of(s.lines, item.channels), helper = threadIdx.x & (helpers - 1);
-  for (int first = 0; first < item.channels; first += kChannelThreads / helpers) {
+  const int helpers = s.helpers, helper = threadIdx.x & (helpers - 1), of_warp = (threadIdx.x & ~(kWarp - 1)) / helpers;
+  for (int first = 0; first + of_warp < item.channels; first += kChannelThreads / helpers) {
     const int c = first + static_cast<int>(threadIdx.x) / helpers;
     const int column = min(c, item.channels - 1);  // all lanes of a warp take part
-    const Moments<A> sum = moments_of_lines<A>(scratch, s.lines, row_of(s), column, helper, helpers);
+    const Moments<A> sum = moments_of_lines(scratch, s.scratch_lines, row_of(s), column, helper, helpers);
     if (helper != 0 || c >= item.channels) continue;
     entries[entry_of(s, item.batch, item.first + c) + item.part] = {sum.mean, sum.m2, sum.count, A(0)};
   }
@@ -139,37 +159,37 @@ __device__ __forceinline__ void store_moments(const ChannelSpace& s, const Chann
 /// The same for sums.
 template <class Walk, class A>
 __device__ __forceinline__ void leave_sums(const ChannelSpace& s, const Walk& walk, int index,
-                                           NumberPair<A> (&sums)[Walk::kOwned],
-                                           ChannelScratch<A, Walk::kOwned, 2>& scratch) {
-  if constexpr (Walk::kPlanes) {
-    for (int offset = s.lanes / 2; offset > 0; offset >>= 1) {
-      sums[0].first += __shfl_xor_sync(kFullWarp, sums[0].first, offset);
-      sums[0].second += __shfl_xor_sync(kFullWarp, sums[0].second, offset);
+                                           NumberPair<A> (&sums)[Walk::kOwned], const ChannelScratch<A>& scratch) {
+  join(s, [&](int offset) {
+#pragma unroll
+    for (int o = 0; o < Walk::kOwned; ++o) {
+      sums[o].first += __shfl_xor_sync(kFullWarp, sums[o].first, offset);
+      sums[o].second += __shfl_xor_sync(kFullWarp, sums[o].second, offset);
     }
-  }
-  if (walk.lane() != 0 || walk.line() >= s.lines) return;
-  const int at = walk.line() * row_of(s) + index * s.tile + walk.column();
+  });
+  const int at = scratch_index(s, walk, index);
+  if (at < 0) return;
 #pragma unroll
   for (int o = 0; o < Walk::kOwned; ++o) {
-    scratch.number[0][at + o] = sums[o].first;
-    scratch.number[1][at + o] = sums[o].second;
+    scratch.number(0)[at + o] = sums[o].first;
+    scratch.number(1)[at + o] = sums[o].second;
   }
 }
 
-template <class A, int kOwned>
+template <class A>
 __device__ __forceinline__ void store_sums(const ChannelSpace& s, const ChannelItem& item,
-                                           const ChannelScratch<A, kOwned, 2>& scratch, NumberPair<A>* entries) {
+                                           const ChannelScratch<A>& scratch, NumberPair<A>* entries) {
   __syncthreads();
   const int row = row_of(s);
-  const int helpers = helpers_of(s.lines, item.channels), helper = threadIdx.x & (helpers - 1);
-  for (int first = 0; first < item.channels; first += kChannelThreads / helpers) {
+  const int helpers = s.helpers, helper = threadIdx.x & (helpers - 1), of_warp = (threadIdx.x & ~(kWarp - 1)) / helpers;
+  for (int first = 0; first + of_warp < item.channels; first += kChannelThreads / helpers) {
     const int c = first + static_cast<int>(threadIdx.x) / helpers;
     const int column = min(c, item.channels - 1);  // all lanes of a warp take part
     NumberPair<A> sum{A(0), A(0)};
 #pragma unroll 4
-    for (int i = helper; i < s.lines; i += helpers) {
-      sum.first += scratch.number[0][i * row + column];
-      sum.second += scratch.number[1][i * row + column];
+    for (int i = helper; i < s.scratch_lines; i += helpers) {
+      sum.first += scratch.number(0)[i * row + column];
+      sum.second += scratch.number(1)[i * row + column];
     }
     sum = {sum_of_helpers(sum.first, helpers), sum_of_helpers(sum.second, helpers)};
     if (helper == 0 && c < item.channels) entries[entry_of(s, item.batch, item.first + c) + item.part] = sum;
@@ -181,7 +201,8 @@ __device__ __forceinline__ void store_sums(const ChannelSpace& s, const ChannelI
 template <class Visit>
 __device__ __forceinline__ void for_each_group(const ChannelSpace& s, const ChannelSettle& settle, Visit visit) {
   const int lane = threadIdx.x & (s.merge_lanes - 1);
-  const int64_t group = settle.first + (static_cast<int>(threadIdx.x) - lane) / s.merge_lanes;
+  if (settle.first + (static_cast<int>(threadIdx.x & ~(kWarp - 1)) >> s.merge_bits) >= settle.end) return;  // a warp
+  const int64_t group = settle.first + (static_cast<int>(threadIdx.x) >> s.merge_bits);
   visit(group, lane, s.merge_lanes, group < settle.end);
 }
 

@@ -9,7 +9,7 @@
 //                `lines` threads of a column in turn. With kWidth 1, units have any strides.
 #pragma once
 
-#include "cuda/channel_space.cuh"
+#include "cuda/channel_kept.cuh"
 #include "cuda/numeric.cuh"
 
 namespace normact::cuda {
@@ -23,11 +23,19 @@ __device__ __forceinline__ void store_pack_streaming(T* to, const Pack<T>& pack)
                : "memory");
 }
 
+/// Has 32 bytes on their way to the L2 cache, if they begin here.
+__device__ __forceinline__ void prefetch_sector(const void* at) {
+  constexpr uintptr_t kSector = 32;
+  if (reinterpret_cast<uintptr_t>(at) % kSector == 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
 template <class T, bool kWhole>
 class PlaneWalk {
  public:
+  using Element = T;
   using A = Accumulator<T>;
   static constexpr int kWidth = kPackSize<T>;
+  static constexpr int kWidthBits = kWidth == 8 ? 3 : kWidth == 4 ? 2 : 1;
   static constexpr int kOwned = 1;  // channels of a thread
   static constexpr bool kPlanes = true;
   static constexpr int owner(int) { return 0; }
@@ -38,6 +46,10 @@ class PlaneWalk {
     bool valid;
     int sample;
     int64_t plane;  // offset of its first place
+  };
+  struct Run {
+    int count;  // of accesses
+    Spot first;
   };
 
   /// All tensors of x's shape have x's strides, and begin at the same element of a pack.
@@ -58,25 +70,19 @@ class PlaneWalk {
   __device__ __forceinline__ int column() const { return column_; }  // of the tile: of the first owned channel
   __device__ __forceinline__ int line() const { return line_; }
   __device__ __forceinline__ int lane() const { return lane_; }
-  __device__ __forceinline__ bool more() const { return unit_ < end_; }
 
-  /// The accesses from here on, as far as the segment goes.
-  template <int kBlock>
-  __device__ __forceinline__ void look(Spot (&spot)[kBlock]) const {
-#pragma unroll
-    for (int k = 0; k < kBlock; ++k) {
-      spot[k].place = place_ + k * s.lanes * kWidth;
-      spot[k].valid = spot[k].place < stop_;
-      spot[k].sample = sample_;
-      spot[k].plane = offset_;
-    }
-  }
-  template <int kBlock>
-  __device__ __forceinline__ void advance() {
-    place_ += kBlock * s.lanes * kWidth;
-    if (place_ - lane_ * kWidth < stop_) return;
+  /// The accesses in unit_, which it goes beyond; false at the end.
+  __device__ __forceinline__ bool next(Run* run) {
+    if (unit_ >= end_) return false;
+    const int step_bits = s.lane_bits + kWidthBits;
+    run->count = (stop_ - place_ + (1 << step_bits) - 1) >> step_bits;  // 0 or less: none
+    run->first = {place_, true, sample_, offset_};
     unit_ += s.lines;
     enter();
+    return true;
+  }
+  __device__ __forceinline__ Spot spot(const Run& run, int index) const {
+    return {run.first.place + (index << (s.lane_bits + kWidthBits)), true, run.first.sample, run.first.plane};
   }
 
   __device__ __forceinline__ int64_t offset(const ChannelView&, const Spot& spot) const {
@@ -98,10 +104,20 @@ class PlaneWalk {
   __device__ __forceinline__ Access load(const ChannelView& view, const Spot& spot) const {
     const int64_t at = offset(view, spot);
     const T* from = static_cast<const T*>(view.data) + at;
-    if constexpr (!kWhole) {  // what a tensor's first and last access would read beyond it belongs to others
-      if (at < s.low || at + kWidth > s.high) return load_pack_elements(from, [&](int j) { return inside(spot, j); });
-    }
+    if (beyond(at)) return load_pack_elements(from, [&](int j) { return inside(spot, j); });
     return load_pack(from);
+  }
+  /// Starts copying an access to shared memory.
+  __device__ __forceinline__ void copy(const ChannelView& view, const Spot& spot, SharedAddress to) const {
+    const int64_t at = offset(view, spot);
+    if (beyond(at)) {
+      store_shared_pack(to, load(view, spot));
+    } else {
+      copy_async(to, static_cast<const T*>(view.data) + at);
+    }
+  }
+  __device__ __forceinline__ void prefetch(const ChannelView& view, const Spot& spot) const {
+    prefetch_sector(static_cast<const T*>(view.data) + offset(view, spot));
   }
   __device__ __forceinline__ void get(const Access& access, A (&value)[kWidth]) const { unpack(access, value); }
   __device__ __forceinline__ void store(const ChannelView& view, const Spot& spot, const A (&value)[kWidth]) const {
@@ -118,6 +134,8 @@ class PlaneWalk {
 
  private:
   __device__ __forceinline__ int places() const { return static_cast<int>(s.places); }
+  /// Whether a pack there ends or begins outside the tensor: that memory belongs to others.
+  __device__ __forceinline__ bool beyond(int64_t at) const { return !kWhole && (at < s.low || at + kWidth > s.high); }
   /// Goes to the first access of this thread in unit_.
   __device__ __forceinline__ void enter() {
     if (unit_ >= end_) return;
@@ -142,6 +160,7 @@ class PlaneWalk {
 template <class T, int kElements>
 class RowWalk {
  public:
+  using Element = T;
   using A = Accumulator<T>;
   static constexpr int kWidth = kElements;
   static constexpr int kOwned = kElements;
@@ -156,6 +175,10 @@ class RowWalk {
   struct Spot {
     Unit unit;
     bool valid;
+  };
+  struct Run {
+    int count;  // of accesses
+    Spot first;
   };
 
   __device__ __forceinline__ RowWalk(const ChannelSpace& space, const ChannelTile& tile, const ChannelView& x)
@@ -172,19 +195,17 @@ class RowWalk {
   __device__ __forceinline__ int column() const { return column_; }
   __device__ __forceinline__ int line() const { return line_; }
   __device__ __forceinline__ int lane() const { return 0; }
-  __device__ __forceinline__ bool more() const { return unit_ < end_; }
 
-  template <int kBlock>
-  __device__ __forceinline__ void look(Spot (&spot)[kBlock]) const {
-#pragma unroll
-    for (int k = 0; k < kBlock; ++k) {
-      spot[k].unit = unit_ + k * s.lines;
-      spot[k].valid = spot[k].unit < end_;
-    }
+  /// All accesses; false at the end.
+  __device__ __forceinline__ bool next(Run* run) {
+    if (unit_ >= end_) return false;
+    run->count = static_cast<int>(s.by_lines.quotient(static_cast<unsigned>(end_ - unit_ + s.lines - 1)));
+    run->first = {unit_, true};
+    unit_ = end_;
+    return true;
   }
-  template <int kBlock>
-  __device__ __forceinline__ void advance() {
-    unit_ += kBlock * s.lines;
+  __device__ __forceinline__ Spot spot(const Run& run, int index) const {
+    return {run.first.unit + static_cast<Unit>(index) * s.lines, true};
   }
 
   __device__ __forceinline__ int64_t offset(const ChannelView& view, const Spot& spot) const {
@@ -212,6 +233,12 @@ class RowWalk {
       return {*from};
     }
   }
+  __device__ __forceinline__ void copy(const ChannelView& view, const Spot& spot, SharedAddress to) const {
+    copy_async(to, static_cast<const T*>(view.data) + offset(view, spot));
+  }
+  __device__ __forceinline__ void prefetch(const ChannelView& view, const Spot& spot) const {
+    prefetch_sector(static_cast<const T*>(view.data) + offset(view, spot));
+  }
   __device__ __forceinline__ void get(const Access& access, A (&value)[kWidth]) const {
     if constexpr (kWidth > 1) {
       unpack(access, value);
@@ -236,43 +263,123 @@ class RowWalk {
   int64_t base_;
 };
 
-/// Until the walk is at its end: load(spots, &in), then use(spots, in), kBlock accesses at a time. kAhead: what is used
-/// next is loaded before.
-template <int kBlock, bool kAhead, class In, class Walk, class Load, class Use>
-__device__ __forceinline__ void for_each_block(Walk& walk, Load load, Use use) {
-  using Spot = typename Walk::Spot;
-  if constexpr (!kAhead) {
-#pragma unroll 1
-    while (walk.more()) {
-      Spot spot[kBlock];
-      In in;
-      walk.look(spot);
-      load(spot, &in);
-      use(spot, in);
-      walk.template advance<kBlock>();
-    }
-  } else {
-    if (!walk.more()) return;
-    Spot here[kBlock];
-    In in;
-    walk.look(here);
-    load(here, &in);
-#pragma unroll 1
-    for (;;) {
-      Spot next[kBlock];
-      In coming;
-      walk.template advance<kBlock>();
-      const bool more = walk.more();
-      if (more) {
-        walk.look(next);
-        load(next, &coming);
-      }
-      use(here, in);
-      if (!more) return;
+/// load(spots, &in), then use(spots, in), of all accesses of a walk, `kBlock` or one of them at a time. They are in
+/// shared memory: loads take no time.
+template <int kBlock, template <int> class In, class Walk, class Load, class Use>
+__device__ __forceinline__ void for_each_kept(Walk& walk, Load load, Use use) {
+  typename Walk::Run run;
+  const auto step = [&](int first, auto size) {
+    typename Walk::Spot spot[decltype(size)::value];
+    In<decltype(size)::value> in;
 #pragma unroll
-      for (int k = 0; k < kBlock; ++k) here[k] = next[k];
-      in = coming;
+    for (int k = 0; k < decltype(size)::value; ++k) spot[k] = walk.spot(run, first + k);
+    load(spot, &in);
+    use(spot, in);
+  };
+#pragma unroll 1
+  while (walk.next(&run)) {
+    int index = 0;
+#pragma unroll 1
+    for (; index + kBlock <= run.count; index += kBlock) step(index, std::integral_constant<int, kBlock>{});
+#pragma unroll 1
+    for (; index < run.count; ++index) step(index, std::integral_constant<int, 1>{});
+  }
+}
+
+/// The same where they are in tensors: those that are left over at the end go together, some of them not valid. kAhead:
+/// what is used next is loaded before.
+template <int kBlock, bool kAhead, template <int> class In, class Walk, class Load, class Use>
+__device__ __forceinline__ void for_each_block(Walk& walk, Load load, Use use) {
+  typename Walk::Run run;
+  const auto look = [&](int first, typename Walk::Spot(&spot)[kBlock]) {
+#pragma unroll
+    for (int k = 0; k < kBlock; ++k) spot[k] = walk.spot(run, first + k);
+  };
+#pragma unroll 1
+  while (walk.next(&run)) {
+    int index = 0;
+    if constexpr (!kAhead) {
+#pragma unroll 1
+      for (; index + kBlock <= run.count; index += kBlock) {
+        typename Walk::Spot spot[kBlock];
+        In<kBlock> in;
+        look(index, spot);
+        load(spot, &in);
+        use(spot, in);
+      }
+    } else if (kBlock <= run.count) {
+      typename Walk::Spot here[kBlock];
+      In<kBlock> in;
+      look(0, here);
+      load(here, &in);
+#pragma unroll 1
+      for (bool more = true; more; index += kBlock) {
+        typename Walk::Spot next[kBlock];
+        In<kBlock> coming;
+        more = index + 2 * kBlock <= run.count;
+        if (more) {
+          look(index + kBlock, next);
+          load(next, &coming);
+        }
+        look(index, here);
+        use(here, in);
+        if (more) in = coming;
+      }
     }
+    if (index >= run.count) continue;
+    typename Walk::Spot spot[kBlock];
+    In<kBlock> in;
+    look(index, spot);
+#pragma unroll
+    for (int k = 0; k < kBlock; ++k) spot[k].valid = index + k < run.count;
+    load(spot, &in);
+    use(spot, in);
+  }
+}
+
+/// Some accesses of a tensor of x's shape: kept ones, or read from it.
+template <bool kKept, class Walk, class Spot, int kBlock>
+__device__ __forceinline__ void fetch(const Walk& walk, const ChannelView& view, const Spot (&spot)[kBlock],
+                                      const KeptPacks& kept, int tensor, typename Walk::Access (&to)[kBlock]) {
+#pragma unroll
+  for (int k = 0; k < kBlock; ++k) {
+    if constexpr (kKept) {
+      to[k] = load_shared_pack<typename Walk::Element>(kept.at(tensor, k));
+    } else {
+      if (spot[k].valid) to[k] = walk.load(view, spot[k]);
+    }
+  }
+}
+
+template <class Element, int kSize>
+__device__ __forceinline__ constexpr int size_of_array(const Element (&)[kSize]) {
+  return kSize;
+}
+
+template <int>
+struct NoInputs {};
+
+/// Has the accesses of an item copied, of each of the `kept` tensors, and those of `other` brought into the cache.
+template <class Walk, int kTensors>
+__device__ __forceinline__ void stage_item(const ChannelSpace& s, const ChannelItem& item, KeptPacks kept,
+                                           const ChannelView* const (&views)[kTensors], const ChannelView& other) {
+#pragma unroll 1
+  for (int index = 0; index < item.tiles; ++index) {
+    Walk walk(s, item.tile(s, index), *views[0]);
+    for_each_kept<4, NoInputs>(
+        walk, [](const auto&, auto*) {},
+        [&](const auto& spot, const auto&) {
+#pragma unroll
+          for (int t = 0; t < kTensors; ++t) {
+#pragma unroll
+            for (int k = 0; k < size_of_array(spot); ++k) walk.copy(*views[t], spot[k], kept.at(t, k));
+          }
+          if (other.data != nullptr) {
+#pragma unroll
+            for (int k = 0; k < size_of_array(spot); ++k) walk.prefetch(other, spot[k]);
+          }
+          kept.pass(spot);
+        });
   }
 }
 

@@ -32,6 +32,7 @@ struct LaunchShape {
   dim3 block;
   int shared_bytes = 0;
   int cluster = 1;
+  bool together = false;        // all blocks run at the same time, or none
   bool after_previous = false;  // may start while the previous kernel of the stream finishes (sm_90 and newer)
 };
 
@@ -58,13 +59,18 @@ Status prepare(const Launch& launch) {
 template <auto kKernel, class... Arguments>
 Status launch_kernel(const char* name, const LaunchShape& shape, const Launch& launch, Arguments... arguments) {
   if (shape.shared_bytes > 0 || shape.cluster > 1) NORMACT_TRY(prepare<kKernel>(launch));
-  cudaLaunchAttribute attributes[2];
+  cudaLaunchAttribute attributes[3];
   unsigned count = 0;
   if (shape.cluster > 1) {
     attributes[count].id = cudaLaunchAttributeClusterDimension;
     attributes[count].val.clusterDim.x = static_cast<unsigned>(shape.cluster);
     attributes[count].val.clusterDim.y = 1;
     attributes[count].val.clusterDim.z = 1;
+    ++count;
+  }
+  if (shape.together) {
+    attributes[count].id = cudaLaunchAttributeCooperative;
+    attributes[count].val.cooperative = 1;
     ++count;
   }
   if (shape.after_previous) {

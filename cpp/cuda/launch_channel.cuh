@@ -30,6 +30,14 @@ inline LaunchShape channel_shape(int64_t blocks) {
   return {dim3(static_cast<unsigned>(blocks)), dim3(kChannelThreads)};
 }
 
+/// Blocks that wait for blocks that come later run together with these.
+inline LaunchShape channel_shape(const ChannelPlan& plan) {
+  LaunchShape shape = channel_shape(plan.blocks);
+  shape.shared_bytes = plan.scratch_bytes + plan.bits_bytes + plan.kept_bytes;
+  shape.together = plan.order == ChannelOrder::kept && plan.waits();
+  return shape;
+}
+
 /// A warp a channel, after the kernel before it.
 inline LaunchShape finish_shape(int64_t channels) {
   LaunchShape shape = channel_shape((channels + kFinishWarps - 1) / kFinishWarps);
@@ -43,26 +51,32 @@ inline void set_row_stride(const ChannelProblem& p, const ChannelPlan& plan, Cha
   if (plan.access == ChannelAccess::rows && samples) x->place_stride[0] = x->sample_stride;
 }
 
-/// run(walk) with the walk of this access, by a null pointer to it.
-template <class T, class Run>
-Status with_walk(const ChannelPlan& plan, Run run) {
-  if constexpr (sizeof(T) < 8) {
-    if (plan.whole) return run(static_cast<PlaneWalk<T, true>*>(nullptr));
-    if (plan.access == ChannelAccess::planes) return run(static_cast<PlaneWalk<T, false>*>(nullptr));
-    if (plan.access == ChannelAccess::rows) return run(static_cast<RowWalk<T, kPackSize<T>>*>(nullptr));
+/// run(act, walk, kept) with the instance for this activation: types, by values or null pointers, and a constant.
+template <class T, class Walk, class Run>
+Status with_activation(const ChannelPlan& plan, normact_activation_kind kind, Run run) {
+  const auto with = [&](auto act) {
+    if constexpr (Walk::kWidth > 1) {
+      if (plan.order == ChannelOrder::kept) return run(act, static_cast<Walk*>(nullptr), std::true_type{});
+    }
+    return run(act, static_cast<Walk*>(nullptr), std::false_type{});
+  };
+  if constexpr (Walk::kWidth > 1) {
+    if (kind == NORMACT_ACTIVATION_IDENTITY) return with(Identity<Math<T>>{});
+    if (kind == NORMACT_ACTIVATION_RELU) return with(Relu<Math<T>>{});
+    if (kind == NORMACT_ACTIVATION_SILU) return with(Silu<Math<T>>{});
   }
-  return run(static_cast<RowWalk<T, 1>*>(nullptr));
+  return with(AnyActivation{});
 }
 
-/// run(act) with the instance for this activation. The walk of elements has one for any.
-template <class T, class Walk, class Run>
-Status with_activation(normact_activation_kind kind, Run run) {
-  if constexpr (Walk::kWidth > 1) {
-    if (kind == NORMACT_ACTIVATION_IDENTITY) return run(Identity<Math<T>>{});
-    if (kind == NORMACT_ACTIVATION_RELU) return run(Relu<Math<T>>{});
-    if (kind == NORMACT_ACTIVATION_SILU) return run(Silu<Math<T>>{});
+/// The same with the walk of this access. That of elements has one instance for any activation.
+template <class T, class Run>
+Status with_instance(const ChannelPlan& plan, normact_activation_kind kind, Run run) {
+  if constexpr (sizeof(T) < 8) {
+    if (plan.whole) return with_activation<T, PlaneWalk<T, true>>(plan, kind, run);
+    if (plan.access == ChannelAccess::planes) return with_activation<T, PlaneWalk<T, false>>(plan, kind, run);
+    if (plan.access == ChannelAccess::rows) return with_activation<T, RowWalk<T, kPackSize<T>>>(plan, kind, run);
   }
-  return run(AnyActivation{});
+  return with_activation<T, RowWalk<T, 1>>(plan, kind, run);
 }
 
 template <class T>
@@ -75,13 +89,11 @@ Status launch_forward_passes(const ChannelForward& problem, ChannelPasses passes
   space.set_extent(p.geometry, p.x);
   const ChannelWorkspace workspace(launch, plan);
   NORMACT_TRY(workspace.clear_counters(launch));
-  return with_walk<T>(plan, [&](auto* walk) {
+  return with_instance<T>(plan, p.activation.kind, [&](auto act, auto* walk, auto kept) {
     using Walk = std::remove_pointer_t<decltype(walk)>;
-    return with_activation<T, Walk>(p.activation.kind, [&](auto act) {
-      return launch_kernel<channel_forward_kernel<T, decltype(act), Walk>>(
-          "channel norm forward kernel launch", channel_shape(plan.blocks), launch, p, space, workspace.entries(),
-          workspace.finals(), workspace.counters());
-    });
+    return launch_kernel<channel_forward_kernel<T, decltype(act), Walk, decltype(kept)::value>>(
+        "channel norm forward kernel launch", channel_shape(plan), launch, p, space, workspace.entries(),
+        workspace.finals(), workspace.counters());
   });
 }
 
@@ -133,13 +145,11 @@ Status launch_channel_backward(const ChannelInputGradient& problem, ChannelPasse
     ChannelSpace space(p, plan, passes);
     space.set_extent(p.geometry, p.x);
     NORMACT_TRY(workspace.clear_counters(launch));
-    NORMACT_TRY(with_walk<T>(plan, [&](auto* walk) {
+    NORMACT_TRY(with_instance<T>(plan, p.activation.kind, [&](auto act, auto* walk, auto kept) {
       using Walk = std::remove_pointer_t<decltype(walk)>;
-      return with_activation<T, Walk>(p.activation.kind, [&](auto act) {
-        return launch_kernel<channel_backward_kernel<T, decltype(act), Walk>>(
-            "channel norm backward kernel launch", channel_shape(plan.blocks), launch, p, space, workspace.entries(),
-            workspace.finals(), workspace.counters());
-      });
+      return launch_kernel<channel_backward_kernel<T, decltype(act), Walk, decltype(kept)::value>>(
+          "channel norm backward kernel launch", channel_shape(plan), launch, p, space, workspace.entries(),
+          workspace.finals(), workspace.counters());
     }));
   }
   const bool gradients = p.dweight.data != nullptr || p.dbias.data != nullptr;

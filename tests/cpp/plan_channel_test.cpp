@@ -2,10 +2,13 @@
 // How batch, group and instance norms are accessed, divided and ordered: tested here without a GPU.
 #include "core/plan_channel.h"
 
+#include "core/plan_common.h"
+
 #include "check.h"
 
 namespace {
 
+using normact::ceil_div;
 using normact::ChannelAccess;
 using normact::ChannelBackward;
 using normact::ChannelForward;
@@ -20,7 +23,7 @@ using normact::DeviceInfo;
 using normact::DType;
 using normact::StatisticsSource;
 
-constexpr DeviceInfo kHopper{90, 132, 0, {}};
+constexpr DeviceInfo kHopper{90, 132, 227 * 1024 - 4096, {}};
 alignas(16) char memory[64];
 
 enum class Layout : uint8_t { planes, rows };
@@ -45,6 +48,17 @@ ChannelPlan plan_of(const ChannelForward& p, int sm_margin = 0) {
 
 ChannelAccess access_of(const ChannelForward& p) { return request_of(p, 0).access; }
 
+/// Two blocks fit a multiprocessor, a thread's accesses its memory, the items of a slab the blocks that run at once.
+void check_kept(const ChannelForward& p, const ChannelPlan& plan) {
+  CHECK(2 * (plan.scratch_bytes + plan.bits_bytes + plan.kept_bytes + 1024) <= 228 * 1024);
+  CHECK(plan.items_a_slab() <= 2 * 132 && plan.blocks <= 2 * 132);
+  const int64_t accesses = plan.access == ChannelAccess::planes ? ceil_div(plan.segment_packs, plan.lanes) : 1;
+  const int64_t turns = ceil_div(std::min(plan.units_a_part, plan.units), plan.lines);
+  CHECK(accesses * turns * plan.tiles_an_item <= plan.accesses);
+  CHECK_EQ(plan.kept_bytes, plan.accesses * normact::kChannelThreads * 16);
+  if (plan.access == ChannelAccess::rows) CHECK(p.geometry.channels * size_of(p.dtype) % 16 == 0);
+}
+
 /// Every channel is in a tile, every unit in a part, every group in one slab, and the wave has its slabs.
 void check_division(const ChannelForward& p) {
   const ChannelPlan plan = plan_of(p);
@@ -58,6 +72,7 @@ void check_division(const ChannelForward& p) {
   CHECK(plan.stacks_a_slab() * plan.tiles_an_item >= plan.tiles_a_slab);
   CHECK(plan.slabs_a_wave >= 1 && plan.blocks >= 1);
   CHECK(plan.lanes * plan.lines <= normact::kChannelThreads);
+  if (plan.order == ChannelOrder::kept) check_kept(p, plan);
 }
 
 }  // namespace
@@ -82,18 +97,17 @@ TEST(access) {
 
 TEST(batch_norm_of_planes) {
   const ChannelPlan plan = plan_of(forward(Layout::planes, 64, 256, 3136, 0));
-  CHECK(plan.order == ChannelOrder::waves);
+  CHECK(plan.order == ChannelOrder::kept);
   CHECK_EQ(plan.lanes, 32);
   CHECK_EQ(plan.tile, 1);
   CHECK_EQ(plan.lines, 8);
-  CHECK_EQ(plan.parts, 8);
   CHECK_EQ(plan.slabs, 256);
-  CHECK_EQ(plan.slabs_a_wave, 83);  // 32 MB
+  CHECK(plan.waits() && plan.counter_bytes > 0);
 }
 
 TEST(batch_norm_of_rows) {
   const ChannelPlan plan = plan_of(forward(Layout::rows, 64, 512, 784, 0));
-  CHECK(plan.order == ChannelOrder::waves);
+  CHECK(plan.order == ChannelOrder::kept);
   CHECK_EQ(plan.lanes, 8);  // 128 bytes
   CHECK_EQ(plan.tile, 64);
   CHECK_EQ(plan.lines, 32);
@@ -101,11 +115,31 @@ TEST(batch_norm_of_rows) {
   CHECK_EQ(plan.slabs, 8);
 }
 
+TEST(larger_than_the_device_is_read_twice) {
+  const ChannelPlan plan = plan_of(forward(Layout::rows, 256, 256, 3136, 0));
+  CHECK(plan.order == ChannelOrder::waves);
+  CHECK_EQ(plan.kept_bytes, 0);
+  CHECK(plan_of(forward(Layout::planes, 1, 1, 1 << 26, 0)).order == ChannelOrder::waves);
+}
+
 TEST(small_groups_need_nobody_else) {
-  CHECK(plan_of(forward(Layout::planes, 32, 512, 256, 32)).order == ChannelOrder::solo);
-  CHECK(plan_of(forward(Layout::rows, 32, 512, 256, 32)).order == ChannelOrder::solo);
-  CHECK_EQ(plan_of(forward(Layout::planes, 32, 512, 256, 32)).counter_bytes, size_t{0});
-  CHECK(plan_of(forward(Layout::planes, 2, 128, 262144, 32)).order == ChannelOrder::waves);
+  for (const Layout layout : {Layout::planes, Layout::rows}) {
+    const ChannelPlan plan = plan_of(forward(layout, 32, 512, 256, 32));
+    CHECK(plan.order == ChannelOrder::kept);
+    CHECK_EQ(plan.items_a_slab(), 1);
+    CHECK_EQ(plan.counter_bytes, size_t{0});
+  }
+  CHECK(plan_of(forward(Layout::planes, 2, 128, 262144, 32)).waits());
+}
+
+TEST(what_fits_the_device_at_once_is_one_item_a_block) {
+  const ChannelPlan plan = plan_of(forward(Layout::planes, 8, 320, 4096, 32));
+  CHECK_EQ(plan.slabs * plan.items_a_slab(), plan.blocks);
+}
+
+TEST(elements_are_not_kept) {
+  CHECK(plan_of(forward(Layout::rows, 2, 60, 49, 0)).order == ChannelOrder::solo);
+  CHECK(plan_of(forward(Layout::rows, 64, 64, 3136, 0, DType::f64)).order == ChannelOrder::waves);
 }
 
 TEST(one_pass_alone_waits_for_nothing) {

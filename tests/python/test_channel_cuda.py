@@ -190,6 +190,24 @@ def test_a_mask_beside_an_output_in_place(
     assert bool((found.mask == want.mask).all())
 
 
+@both_layouts
+@pytest.mark.parametrize(
+    "shape", [(4, 64, 28, 28), (3, 72, 4, 6), (2, 8, 1, 8), (5, 24, 16, 2), (9, 40, 7, 7), (32, 256, 56, 56)], ids=str
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_mask_has_the_bits_of_the_output(device: Device, dtype: str, shape: tuple[int, ...], layout: str) -> None:
+    """However its bits lie beside the elements; and a backward from either gives the same bits."""
+    problem = problem_of("batch_norm", shape, dtype)
+    given = arrays(device, problem, built(layout), built(layout))
+    found = forward(problem, given, return_mask=True)
+    bits = np.packbits((device.values(found.y) > 0).ravel(), bitorder="little")
+    np.testing.assert_array_equal(found.mask.cpu().numpy().ravel(), bits)
+    grads = [backward(problem, given._replace(**{name: getattr(found, name)})) for name in ("y", "mask")]
+    for name in ("dx", "dweight", "dbias", "daddend"):
+        from_y, from_mask = (device.bits(getattr(each, name)) for each in grads)
+        np.testing.assert_array_equal(from_mask, from_y, err_msg=name)
+
+
 @every_op
 @both_layouts
 def test_two_streams_at_once(device: Device, op: str, layout: str) -> None:

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the plans of channel norms have in common (plan_channel.cpp, plan_channel_kept.cpp): how tensors are divided.
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/plan_channel.h"
+#include "core/plan_common.h"
+
+namespace normact {
+
+constexpr int64_t kRowBytes = 128;    // the usual width of a tile of rows
+constexpr int64_t kNarrowBytes = 64;  // the narrowest: a DRAM access
+
+inline int width_of(const ChannelRequest& r) {
+  return r.access == ChannelAccess::elements ? 1 : kPackBytes / size_of(r.dtype);
+}
+
+inline int64_t group_channels(const ChannelRequest& r) {
+  return r.set == ChannelSet::channel ? 1 : r.geometry.channels / r.geometry.groups;
+}
+
+inline int64_t batches_of(const ChannelRequest& r) { return r.set == ChannelSet::channel ? 1 : r.geometry.samples; }
+
+/// Bytes that a pass reads of `channels` channels of a batch.
+inline int64_t bytes_of(const ChannelRequest& r, int64_t channels) {
+  const int64_t places = r.geometry.places * (r.set == ChannelSet::channel ? r.geometry.samples : 1);
+  return channels * places * size_of(r.dtype) * r.tensors;
+}
+
+/// Packs that a plane touches, at most: one that begins anywhere may touch one pack more than it fills.
+inline int64_t packs_of_plane(const ChannelRequest& r) {
+  const int64_t width = width_of(r);
+  return r.aligned ? r.geometry.places / width : (r.geometry.places + 2 * width - 2) / width;
+}
+
+/// Shared memory in which the lines of a block leave their sums.
+inline int scratch_bytes(const ChannelRequest& r, const ChannelPlan& plan) {
+  if (r.passes == ChannelPasses::apply) return 0;
+  const int numbers = r.sums * plan.scratch_lines() * plan.tile * plan.tiles_an_item;
+  return static_cast<int>(round_up(numbers * accumulator_bytes(r.dtype), kPackBytes));
+}
+
+/// Threads side by side on a plane of so many packs.
+int lanes_of_plane(int64_t packs);
+
+/// Lanes, tile, lines and units of planes, in segments of at most `segment_packs`; item_bytes: of a full item.
+void divide_planes(const ChannelRequest& r, int64_t item_bytes, int64_t segment_packs, ChannelPlan* plan);
+
+/// The same of rows in tiles of `tile` channels.
+void divide_rows(const ChannelRequest& r, int64_t tile, ChannelPlan* plan);
+
+/// Tiles to slabs of `slab_channels`.
+void divide_tiles(const ChannelRequest& r, int64_t slab_channels, ChannelPlan* plan);
+
+/// A plan whose blocks keep their items between the passes; false if they cannot.
+bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan);
+
+}  // namespace normact

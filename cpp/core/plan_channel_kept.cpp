@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans whose blocks keep what they have read in shared memory between the two passes (ChannelOrder::kept). The items
+// of a slab must be at work together, so there are no more of them than blocks that run at once.
+#include "core/plan_channel_division.h"
+
+namespace normact {
+namespace {
+
+constexpr int64_t kAccessBytes = int64_t{kChannelThreads} * kPackBytes;  // of all threads, of a tensor
+constexpr int64_t kLeastAccesses = 4;
+constexpr int64_t kItemAccesses = 7;  // an item costs as much beside its accesses (H200, bf16: 4.6 us, and 0.67 each)
+constexpr int kBlockReserve = 1024;   // of a multiprocessor's shared memory, for each block
+constexpr int64_t kMostItems = int64_t{1} << 31;
+
+/// What there is to run on.
+struct Room {
+  int64_t blocks;  // at the same time
+  int64_t teams;   // of these, each at a slab, where not everything is at work at once
+  int64_t memory;  // of a block
+};
+
+/// Neighbouring slabs together as long as there are enough for all blocks and an item has room.
+int64_t together(const ChannelRequest& r, int64_t channels, int64_t blocks, int64_t item_bytes) {
+  const int64_t slabs = batches_of(r) * ceil_div(r.geometry.channels, channels);
+  const int64_t fit = item_bytes / std::max<int64_t>(1, bytes_of(r, channels));
+  return std::max<int64_t>(1, std::min(ceil_div(slabs, blocks), fit));
+}
+
+/// Fills the plan, with at most `wanted` accesses of a thread in an item; false if an item does not fit.
+bool divide(const ChannelRequest& r, const Room& room, int64_t wanted, ChannelPlan* plan) {
+  const int64_t per_group = group_channels(r);
+  const auto most = [&](int64_t scratch) {
+    const int64_t bits = r.mask ? kAccessBytes / kPackBytes : 0;  // a byte of a mask for each access
+    const int64_t slack = r.mask ? 8 * kChannelThreads + kPackBytes : 0;
+    return std::min(wanted, (room.memory - scratch - slack) / (kAccessBytes * r.kept + bits));
+  };
+  int64_t full = most(int64_t{r.sums} * kChannelThreads * accumulator_bytes(r.dtype));  // accesses of an item
+  int64_t slab_channels = 0, accesses = 1;                                              // of a unit
+  plan->tiles_an_item = 1;
+  if (full <= 0) return false;
+  const int64_t item_bytes = full * kAccessBytes * r.tensors;
+  if (r.access == ChannelAccess::planes) {
+    const int64_t packs = packs_of_plane(r), lanes = lanes_of_plane(packs);
+    const int64_t along = ceil_div(packs, lanes);
+    const int64_t segments = ceil_div(along, full);
+    divide_planes(r, item_bytes, ceil_div(along, segments) * lanes, plan);
+    accesses = ceil_div(plan->segment_packs, plan->lanes);
+    slab_channels = std::lcm<int64_t>(plan->tile, per_group);
+    slab_channels *= together(r, slab_channels, room.blocks, item_bytes);
+  } else {
+    const int64_t width = width_of(r), widest = int64_t{kChannelThreads} * width;
+    const int64_t whole = std::lcm(width, per_group);
+    int64_t tile = round_up(kRowBytes / size_of(r.dtype), whole <= widest ? whole : width);
+    tile *= together(r, tile, room.blocks, item_bytes);
+    tile = std::min({tile, r.geometry.channels, whole <= widest ? widest / whole * whole : widest});
+    divide_rows(r, tile, plan);
+    full = most(scratch_bytes(r, *plan));
+    slab_channels = std::lcm<int64_t>(plan->tile, per_group);
+  }
+  divide_tiles(r, slab_channels, plan);
+  const int64_t turns = ceil_div(plan->units, plan->lines), turns_a_part = full / accesses;
+  if (turns_a_part <= 0) return false;
+  plan->parts = ceil_div(turns, turns_a_part);
+  plan->units_a_part = ceil_div(turns, plan->parts) * plan->lines;  // evenly
+  plan->parts = ceil_div(plan->units, plan->units_a_part);
+  const int64_t of_tile = accesses * (plan->units_a_part / plan->lines);
+  if (r.access == ChannelAccess::planes && plan->parts == 1) {  // small tiles go together
+    const int64_t columns = std::min<int64_t>(plan->lanes, plan->tiles_a_slab);
+    plan->tiles_an_item = static_cast<int>(std::clamp<int64_t>(full / of_tile, 1, columns));
+  }
+  plan->accesses = static_cast<int>(of_tile * plan->tiles_an_item);
+  const int64_t items = plan->slabs * plan->items_a_slab();
+  const int64_t team = items <= room.blocks ? room.blocks : room.blocks / room.teams;
+  return plan->items_a_slab() <= team && items < kMostItems;
+}
+
+/// What all blocks do one after the other, in accesses of a thread.
+int64_t work_of(const ChannelPlan& plan, int64_t blocks) {
+  return ceil_div(plan.slabs * plan.items_a_slab(), blocks) * (plan.accesses + kItemAccesses);
+}
+
+}  // namespace
+
+bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan) {
+  if (r.passes != ChannelPasses::both || r.access == ChannelAccess::elements) return false;
+  const int64_t multiprocessors = std::max(1, device.multiprocessors - r.sm_margin);
+  const Room room{multiprocessors * tuning.kept_blocks, tuning.kept_teams,
+                  device.shared_memory_block / tuning.kept_blocks - kBlockReserve};
+  const int64_t most = room.memory / (kAccessBytes * r.kept);
+  ChannelPlan best{};
+  const auto consider = [&](int64_t accesses) {
+    ChannelPlan other = *plan;
+    if (!divide(r, room, accesses, &other)) return;
+    if (best.blocks > 0 && work_of(other, room.blocks) >= work_of(best, room.blocks)) return;
+    best = other;
+    best.blocks = std::min(best.slabs * best.items_a_slab(), room.blocks);
+  };
+  // Everything at once, if it fits, in items just as large as they need be; else large items, or somewhat smaller ones
+  // that leave fewer blocks without work in the last round.
+  const int64_t total = batches_of(r) * bytes_of(r, r.geometry.channels) / r.tensors;
+  const int64_t even = std::max(kLeastAccesses, ceil_div(total, room.blocks * kAccessBytes));
+  const auto at_once = [&] { return best.blocks > 0 && best.slabs * best.items_a_slab() <= room.blocks; };
+  for (int64_t accesses = even; accesses <= most && !at_once(); accesses += ceil_div(accesses, 8)) consider(accesses);
+  for (int eighths = 8; eighths > 4 && !at_once(); --eighths) consider(most * eighths / 8);
+  if (best.blocks == 0) return false;
+  best.order = ChannelOrder::kept;
+  best.kept_bytes = static_cast<int>(r.kept * best.accesses * kAccessBytes);
+  best.slabs_a_wave = best.slabs;
+  *plan = best;
+  return true;
+}
+
+}  // namespace normact

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batch, group and instance norm: what the blocks of one launch do, in which order, and how they wait for each other.
+//
+// Two passes over an item: the first (reduce) leaves sums of its channels in the workspace, the second (apply) writes
+// the results. Between them the sums of a group are added up and what apply needs of them is left in the workspace
+// (settle).
+//
+// kept     A block keeps an item in shared memory from its reading to its writing. Items are dealt out in turn, item i
+//          to block i modulo their number; the blocks of a slab wait for each other's sums, so all blocks are launched
+//          together (or no slab has several items). There are at least two teams of blocks that are at a slab: while
+//          one waits another reads or writes. A block's items are of different slabs, in their order: whoever waits,
+//          waits for blocks that are at that slab or an earlier one.
+// solo     A block does both passes of a slab: nobody waits.
+// waves    Blocks draw items by tickets, in this order: reduce wave 0, reduce wave 1 with settle wave 0 in its midst,
+//          apply wave 0, reduce wave 2 with settle wave 1, apply wave 1, ... Settle waits for the reduce items of its
+//          slab, apply for the settle items; these have lower tickets, so they were drawn by blocks that run, and that
+//          themselves wait for still lower ones only. Nothing has to be resident together, and whatever else runs on
+//          the device only delays.
+// Which block does an item changes no bit.
+#pragma once
+
+#include "cuda/channel_kept.cuh"
+
+namespace normact::cuda {
+
+/// Tickets drawn, and reduce and settle items done of every slab. 0 before the launch.
+struct ChannelCounters {
+  unsigned* ticket;
+  unsigned* reduced;
+  unsigned* settled;
+
+  __device__ __forceinline__ ChannelCounters(void* at, unsigned slabs)
+      : ticket(static_cast<unsigned*>(at)), reduced(ticket + 1), settled(reduced + slabs) {}
+
+  /// One thread, after a barrier behind what its block has written.
+  static __device__ __forceinline__ void finish(unsigned* done) {
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(done) : "memory");
+  }
+  /// One thread, before a barrier.
+  static __device__ __forceinline__ void wait(const unsigned* done, unsigned items) {
+    for (;;) {
+      unsigned now;
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(done) : "memory");
+      if (now >= items) break;
+      __nanosleep(20);
+    }
+  }
+};
+
+enum class ChannelStage : uint8_t { reduce, settle, apply, end };
+
+/// What a ticket stands for.
+struct ChannelTicket {
+  ChannelStage stage;
+  unsigned slab;
+  unsigned item;  // of the slab
+
+  ChannelTicket() = default;
+  __device__ __forceinline__ ChannelTicket(const ChannelSpace& s, unsigned ticket) {
+    const unsigned items = s.slabs_a_wave * s.items_a_slab, settles = s.slabs_a_wave * s.settles_a_slab;
+    if (ticket < items_of(s, 0)) {
+      take(s, ChannelStage::reduce, 0, ticket);
+      return;
+    }
+    ticket -= items_of(s, 0);
+    // Waves 0 .. waves - 3 are followed by a whole wave.
+    unsigned wave = s.waves > 2 ? min(ticket / (2 * items + settles), s.waves - 2) : 0;
+    ticket -= wave * (2 * items + settles);
+    for (; wave < s.waves; ++wave) {
+      const unsigned ahead = wave + 1 < s.waves ? items_of(s, wave + 1) : 0;
+      const unsigned here = items_of(s, wave), to_settle = slabs_of(s, wave) * s.settles_a_slab;
+      if (ticket < ahead / 2) {
+        take(s, ChannelStage::reduce, wave + 1, ticket);
+        return;
+      }
+      ticket -= ahead / 2;
+      if (ticket < to_settle) {
+        take(s, ChannelStage::settle, wave, ticket);
+        return;
+      }
+      ticket -= to_settle;
+      if (ticket < ahead - ahead / 2) {
+        take(s, ChannelStage::reduce, wave + 1, ticket + ahead / 2);
+        return;
+      }
+      ticket -= ahead - ahead / 2;
+      // Backwards: what was read last is surest to be in the cache.
+      if (ticket < here) {
+        take(s, ChannelStage::apply, wave, here - 1 - ticket);
+        return;
+      }
+      ticket -= here;
+    }
+    stage = ChannelStage::end;
+    slab = s.slabs;
+    item = 0;
+  }
+
+ private:
+  static __device__ __forceinline__ unsigned slabs_of(const ChannelSpace& s, unsigned wave) {
+    return min(s.slabs_a_wave, s.slabs - wave * s.slabs_a_wave);
+  }
+  static __device__ __forceinline__ unsigned items_of(const ChannelSpace& s, unsigned wave) {
+    return slabs_of(s, wave) * s.items_a_slab;
+  }
+  __device__ __forceinline__ void take(const ChannelSpace& s, ChannelStage what, unsigned wave, unsigned index) {
+    const unsigned a_slab = what == ChannelStage::settle ? s.settles_a_slab : s.items_a_slab;
+    stage = what;
+    slab = wave * s.slabs_a_wave + index / a_slab;
+    item = index % a_slab;
+  }
+};
+
+/// What a block does next. One thread finds out, while the others still work on what is before it.
+class ChannelQueue {
+ public:
+  __device__ __forceinline__ ChannelQueue(const ChannelSpace& space, void* counters)
+      : s(space), counters_(counters, space.slabs), next_(s.order == ChannelOrder::solo ? 0 : blockIdx.x) {}
+
+  /// The item of the work that first() or finish() gave.
+  __device__ __forceinline__ const ChannelItem& item() const { return slot(turn_).item; }
+
+  /// All threads.
+  __device__ __forceinline__ ChannelTicket first() {
+    draw();
+    publish();
+    __syncthreads();
+    return slot(turn_).work;
+  }
+
+  /// One of the threads asks for the next ticket; it comes in while the work goes on.
+  __device__ __forceinline__ void draw() {
+    if (s.order == ChannelOrder::waves && threadIdx.x == 0) next_ = atomicAdd(counters_.ticket, 1);
+  }
+
+  /// All threads: what the work builds on is there.
+  __device__ __forceinline__ void wait(const ChannelTicket& work) const {
+    if (s.order != ChannelOrder::waves || work.stage == ChannelStage::reduce) return;
+    if (threadIdx.x == 0) {
+      if (work.stage == ChannelStage::settle) {
+        counters_.wait(counters_.reduced + work.slab, s.items_a_slab);
+      } else {
+        counters_.wait(counters_.settled + work.slab, s.settles_a_slab);
+      }
+    }
+    __syncthreads();
+  }
+
+  /// All threads: lets others build on the work, and gives the next one.
+  __device__ __forceinline__ ChannelTicket finish(const ChannelTicket& work) {
+    turn_ ^= 1;
+    publish();
+    __syncthreads();
+    if (s.order == ChannelOrder::waves && work.stage != ChannelStage::apply && threadIdx.x == kChannelThreads - 1) {
+      counters_.finish((work.stage == ChannelStage::settle ? counters_.settled : counters_.reduced) + work.slab);
+    }
+    return slot(turn_).work;
+  }
+
+ private:
+  struct Slot {
+    ChannelTicket work;
+    ChannelItem item;
+  };
+  static __device__ __forceinline__ Slot& slot(int turn) {
+    __shared__ Slot slots[2];
+    return slots[turn];
+  }
+
+  __device__ __forceinline__ void publish() {
+    if (threadIdx.x != 0) return;
+    ChannelTicket work{};
+    if (s.order == ChannelOrder::waves) {
+      work = ChannelTicket(s, next_);
+    } else if (s.order == ChannelOrder::single) {
+      work.stage = s.reduces ? ChannelStage::reduce : ChannelStage::apply;
+      work.slab = next_ / s.items_a_slab;
+      work.item = next_ % s.items_a_slab;
+      next_ += gridDim.x;
+    } else {
+      const unsigned passes = 2 * s.items_a_slab + s.settles_a_slab;
+      const unsigned turn = next_ / passes, step = next_ % passes;
+      ++next_;
+      work.slab = blockIdx.x + turn * gridDim.x;
+      work.stage = step < s.items_a_slab ? ChannelStage::reduce : ChannelStage::settle;
+      work.item = step < s.items_a_slab ? step : step - s.items_a_slab;
+      if (step >= s.items_a_slab + s.settles_a_slab) {
+        work.stage = ChannelStage::apply;
+        work.item = passes - 1 - step;
+      }
+    }
+    if (work.slab >= s.slabs) work.stage = ChannelStage::end;
+    slot(turn_).work = work;
+    if (work.stage == ChannelStage::reduce || work.stage == ChannelStage::apply) {
+      slot(turn_).item = ChannelItem(s, work.slab, work.item);
+    }
+  }
+
+  const ChannelSpace& s;
+  ChannelCounters counters_;
+  unsigned next_;
+  int turn_ = 0;
+};
+
+/// Carries out what this block has to do, where items are not kept: reduce(item, draw, kept), settle(groups) and
+/// apply(item, kept) of a pass are called by all threads. draw asks for the next ticket: in reduce behind the reading,
+/// so that no block draws two before others have begun.
+template <class Pass>
+__device__ __forceinline__ void run_drawn_items(const ChannelSpace& s, void* counters, const Pass& pass) {
+  ChannelQueue queue(s, counters);
+  const auto draw = [&] { queue.draw(); };
+#pragma unroll 1
+  for (ChannelTicket work = queue.first(); work.stage != ChannelStage::end; work = queue.finish(work)) {
+    queue.wait(work);
+    if (work.stage == ChannelStage::reduce) {
+      pass.reduce(queue.item(), draw, KeptPacks());
+      continue;
+    }
+    queue.draw();
+    if (work.stage == ChannelStage::settle) {
+      pass.settle(ChannelSettle(s, work.slab, work.item), true);
+    } else {
+      pass.apply(queue.item(), KeptPacks());
+    }
+  }
+}
+
+/// One of the items that a block goes through.
+struct KeptItem {
+  ChannelItem item;
+  unsigned slab, share;  // the item's number in the slab
+  bool exists;
+
+  KeptItem() = default;
+  __device__ __forceinline__ KeptItem(const ChannelSpace& s, unsigned number)
+      : slab(s.by_items.quotient(number)),
+        share(number - slab * s.items_a_slab),
+        exists(number < s.slabs * s.items_a_slab) {
+    if (exists) item = {s, slab, s.by_slabs.quotient(slab), share, s.by_stacks.quotient(share)};
+  }
+};
+
+/// Returns when what apply needs of this item's slab is there. Where the sums are few, each block adds up those of its
+/// slab for itself, else it does its share and waits for the others'. All threads.
+template <class Pass>
+__device__ __forceinline__ void settle_kept(const ChannelSpace& s, const ChannelCounters& counters,
+                                            const KeptItem& kept, const Pass& pass) {
+  const bool alone = s.items_a_slab == 1;
+  if (!s.settles_apart || kept.share < s.settles_a_slab) {
+    if (!alone && threadIdx.x == 0) ChannelCounters::wait(counters.reduced + kept.slab, s.items_a_slab);
+    __syncthreads();  // also before what apply has read of the last settling is overwritten
+    if (!s.settles_apart) {
+      pass.settle(ChannelSettle(s, kept.item, kept.slab, 0), kept.share == 0);
+      __syncthreads();
+      return;
+    }
+#pragma unroll 1
+    for (unsigned i = kept.share; i < s.settles_a_slab; i += s.items_a_slab) {
+      pass.settle(ChannelSettle(s, kept.item, kept.slab, i), true);
+    }
+    __syncthreads();
+    if (!alone && threadIdx.x == 0) ChannelCounters::finish(counters.settled + kept.slab);
+  }
+  if (alone) return;
+  if (threadIdx.x == 0) {
+    ChannelCounters::wait(counters.settled + kept.slab, min(s.settles_a_slab, s.items_a_slab));
+  }
+  __syncthreads();
+}
+
+/// The same where items are kept. Pass also has stage(item, kept), which has the item copied to shared memory.
+template <class Pass>
+__device__ __forceinline__ void run_kept_items(const ChannelSpace& s, void* counters_at, const Pass& pass) {
+  __shared__ KeptItem items[2];  // this one and the next; one thread finds out which, while the others work
+  const ChannelCounters counters(counters_at, s.slabs);
+  unsigned number = blockIdx.x;
+  if (threadIdx.x == 0) items[0] = KeptItem(s, number);
+  __syncthreads();
+#pragma unroll 1
+  for (int turn = 0;; turn ^= 1) {
+    const KeptItem& kept = items[turn];
+    if (!kept.exists) return;
+    pass.stage(kept.item, KeptPacks(s));
+    commit_copies();
+    wait_copies<0>();
+    pass.reduce(kept.item, [] {}, KeptPacks(s));
+    __syncthreads();
+    number += gridDim.x;
+    if (threadIdx.x == 0) items[turn ^ 1] = KeptItem(s, number);
+    if (s.items_a_slab > 1 && threadIdx.x == kChannelThreads - 1) {
+      ChannelCounters::finish(counters.reduced + kept.slab);
+    }
+    settle_kept(s, counters, kept, pass);
+    pass.apply(kept.item, KeptPacks(s));
+  }
+}
+
+template <bool kKept, class Pass>
+__device__ __forceinline__ void run_items(const ChannelSpace& s, void* counters, const Pass& pass) {
+  if constexpr (kKept) {
+    run_kept_items(s, counters, pass);
+  } else {
+    run_drawn_items(s, counters, pass);
+  }
+}
+
+}  // namespace normact::cuda
