@@ -55,7 +55,7 @@ def nets() -> tuple[Any, Any]:
 def train(net: nn.Module, part: slice) -> list[float]:
     """Steps of SGD on a part of each batch; the losses."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-    generator = torch.Generator().manual_seed(4)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(4)
     losses = []
     for _ in range(STEPS):
         x = torch.randn(BATCH, 3, 8, 8, dtype=torch.float64, generator=generator)
@@ -90,7 +90,7 @@ def ddp() -> None:
 
 def fsdp() -> None:
     """Blocks of their own and the rest, so that weights are gathered and freed in the middle of a step."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
     alone, together = nets()
     for block in (together.stem, together.body, together.add_norm, together.gelu):
         fully_shard(block, mesh=mesh)

@@ -15,14 +15,23 @@ import traceback
 from collections.abc import Callable, Mapping
 from types import ModuleType
 
+import pytest
+
 RANKS = 2
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}  # of each device
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.cuda))  # for fixtures
 Found = list[dict[str, str]]  # for each process the error of each check, "" for none
 
 
-def run(worker: ModuleType, folder: pathlib.Path, seconds: float = 240) -> Found:
-    """Starts RANKS processes of a worker and returns what they found."""
+def run(worker: ModuleType, folder: pathlib.Path, device: str = "cpu", seconds: float = 240) -> Found:
+    """Starts RANKS processes of a worker, each on its own GPU if on any, and returns what they found."""
+    if device == "cuda":
+        import torch
+
+        if torch.cuda.device_count() < RANKS:
+            pytest.skip("needs two GPUs")
     commands = [
-        [sys.executable, str(worker.__file__), str(rank), str(RANKS), folder / "store"] for rank in range(RANKS)
+        [sys.executable, str(worker.__file__), str(rank), str(RANKS), folder / "store", device] for rank in range(RANKS)
     ]
     workers = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands
@@ -45,13 +54,16 @@ def errors(found: Found, check: str) -> str:
 
 
 def main(checks: Mapping[str, Callable[[], None]]) -> None:
-    """Joins the group that the command line names, over gloo, and makes all checks."""
+    """Joins the group that the command line names and makes all checks, with its device as PyTorch's default."""
     import torch
     import torch.distributed as dist
 
-    rank, ranks, file = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    rank, ranks, file, device = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=ranks)
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    torch.set_default_device(device)
+    dist.init_process_group(BACKENDS[device], init_method=f"file://{file}", rank=rank, world_size=ranks)
     found = {}
     for name, check in checks.items():
         try:

@@ -18,7 +18,7 @@ SIZES = ([3, 5], [8, 0])  # images of each process: uneven, and none
 
 
 def whole(channels: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(8)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(8)
     shape = (8, channels, 4, 3)
     x, addend, dy = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(3))
     return x + 3, addend, dy

@@ -14,14 +14,14 @@ import ranks
 import sync_worker
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> ranks.Found:
-    return ranks.run(sync_worker, tmp_path_factory.mktemp("ranks"))
+@pytest.fixture(scope="module", params=ranks.DEVICES)
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ranks.Found:
+    return ranks.run(sync_worker, tmp_path_factory.mktemp("ranks"), request.param)
 
 
 @pytest.mark.parametrize("check", sync_worker.CHECKS)
 def test_sync_batch_norm(check: str, found: ranks.Found) -> None:
-    """On CPUs over gloo, two processes: uneven batches, and one without any element."""
+    """Two processes, on CPUs over gloo and on GPUs over NCCL: uneven batches, and one without any element."""
     assert not ranks.errors(found, check)
 
 
