@@ -196,16 +196,18 @@ def test_a_mask_beside_an_output_in_place(
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_mask_has_the_bits_of_the_output(device: Device, dtype: str, shape: tuple[int, ...], layout: str) -> None:
-    """However its bits lie beside the elements; and a backward from either gives the same bits."""
+    """However its bits lie beside the elements; and a backward from either has the same slopes."""
     problem = problem_of("batch_norm", shape, dtype)
     given = arrays(device, problem, built(layout), built(layout))
     found = forward(problem, given, return_mask=True)
     bits = np.packbits((device.values(found.y) > 0).ravel(), bitorder="little")
     np.testing.assert_array_equal(found.mask.cpu().numpy().ravel(), bits)
-    grads = [backward(problem, given._replace(**{name: getattr(found, name)})) for name in ("y", "mask")]
-    for name in ("dx", "dweight", "dbias", "daddend"):
-        from_y, from_mask = (device.bits(getattr(each, name)) for each in grads)
-        np.testing.assert_array_equal(from_mask, from_y, err_msg=name)
+    from_y, from_mask = (backward(problem, given._replace(**{name: getattr(found, name)})) for name in ("y", "mask"))
+    np.testing.assert_array_equal(device.bits(from_mask.daddend), device.bits(from_y.daddend))
+    unit = {"float32": 2.0**-23, "bfloat16": 2.0**-7}[dtype]  # sums may be taken in another order
+    for name in ("dx", "dweight", "dbias"):
+        one, other = (device.values(getattr(grads, name)) for grads in (from_y, from_mask))
+        np.testing.assert_allclose(other, one, rtol=unit, atol=8 * unit * np.abs(one).max(), err_msg=name)
 
 
 @every_op
