@@ -128,6 +128,13 @@ struct BackwardPass {
       bits = p.mask[number / 8] >> (number % 8);
     } else if (kTurns && s.mask == ChannelMask::turned) {
       if constexpr (kTurns) bits = TurnedMask<kWidth>(s, tile).byte(walk.column(), spot.unit);
+    } else if (walk.numbers_evenly()) {
+      const int64_t first = walk.first_number(spot), step = walk.number_step();
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        const int64_t number = first + j * step;
+        if (walk.inside(spot, j)) bits |= (p.mask[number / 8] >> (number % 8) & 1u) << j;
+      }
     } else {
 #pragma unroll 1
       for (int j = 0; j < kWidth; ++j) {

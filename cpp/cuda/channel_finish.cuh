@@ -134,22 +134,35 @@ __global__ void __launch_bounds__(kChannelThreads)
   const int64_t size = g.samples * g.channels * g.places;
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kChannelThreads + threadIdx.x) * 8;
   if (first >= size) return;
+  const int64_t befores = g.places / g.places_after;
+  const int64_t outer = first / g.places_after, next = outer / g.channels;
+  int64_t after = first - outer * g.places_after, channel = outer - next * g.channels;
+  int64_t sample = next / befores, before = next - sample * befores;
+  A mean{}, scale{}, bias{};
   unsigned bits = 0;
 #pragma unroll 1
   for (int j = 0; j < 8 && first + j < size; ++j) {
-    const int64_t outer = (first + j) / g.places_after, after = first + j - outer * g.places_after;
-    const int64_t next = outer / g.channels, channel = outer - next * g.channels;
-    const int64_t before = g.places / g.places_after, sample = next / before;
-    const int64_t place = (next - sample * before) * g.places_after + after;
+    if (j == 0 || after == 0) {
+      const NumberPair<A> of = pass.statistics(p.set == ChannelSet::channel ? 0 : sample, channel, 0);
+      mean = of.first;
+      scale = channel_scale(of.second, entry_or<T>(p.weight, channel, A(1)));
+      bias = entry_or<T>(p.bias, channel, A(0));
+    }
+    const int64_t place = before * g.places_after + after;
     const auto at = [&](const ChannelView& view) {
       return static_cast<const T*>(view.data)[sample * view.sample_stride + channel * view.channel_stride +
                                               strided_offset(place, g.place_ndim, g.place_shape, view.place_stride)];
     };
-    const NumberPair<A> of = pass.statistics(p.set == ChannelSet::channel ? 0 : sample, channel, 0);
-    A h = channel_affine(convert<A>(at(p.x)), of.first, channel_scale(of.second, entry_or<T>(p.weight, channel, A(1))),
-                         entry_or<T>(p.bias, channel, A(0)));
+    A h = channel_affine(convert<A>(at(p.x)), mean, scale, bias);
     if (p.addend.data != nullptr) h += convert<A>(at(p.addend));
     bits |= Relu<Math<T>>::slope_from_output(h, p.scalars) != A(0) ? 1u << j : 0u;
+    if (++after < g.places_after) continue;
+    after = 0;
+    if (++channel < g.channels) continue;
+    channel = 0;
+    if (++before < befores) continue;
+    before = 0;
+    ++sample;
   }
   p.mask[first / 8] = static_cast<uint8_t>(bits);
 }
