@@ -134,10 +134,10 @@ __global__ void __launch_bounds__(kChannelThreads)
   const int64_t size = g.samples * g.channels * g.places;
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kChannelThreads + threadIdx.x) * 8;
   if (first >= size) return;
-  const int64_t befores = g.places / g.places_after;
+  const int64_t runs = g.places / g.places_after;
   const int64_t outer = first / g.places_after, next = outer / g.channels;
   int64_t after = first - outer * g.places_after, channel = outer - next * g.channels;
-  int64_t sample = next / befores, before = next - sample * befores;
+  int64_t sample = next / runs, before = next - sample * runs;
   A mean{}, scale{}, bias{};
   unsigned bits = 0;
 #pragma unroll 1
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kChannelThreads)
     after = 0;
     if (++channel < g.channels) continue;
     channel = 0;
-    if (++before < befores) continue;
+    if (++before < runs) continue;
     before = 0;
     ++sample;
   }
