@@ -4,6 +4,7 @@
 namespace normact {
 namespace {
 
+constexpr int64_t kNarrowBytes = 64;     // the narrowest tile of rows: a DRAM access
 constexpr int64_t kSegmentPacks = 512;   // of a plane that a warp walks along at a time
 constexpr int64_t kPacksAThread = 4;     // of a plane, that are under way together
 constexpr int64_t kPlanesBytes = 2048;   // of neighbouring channels
@@ -199,7 +200,7 @@ ChannelPlan plan_channel(const ChannelRequest& r, const DeviceInfo& device, cons
   plan.settles_a_slab = ceil_div(groups_a_slab * plan.merge_lanes, kChannelThreads);
   const int64_t entries_a_slab = groups_a_slab * group_channels(r) * plan.parts;
   plan.settles_apart =
-      plan.settles_a_slab > 1 || entries_a_slab > kMostEntries || (r.averages && plan.items_a_slab() > 1);
+      plan.settles_a_slab > 1 || entries_a_slab > kMostEntries || (r.settles_once && plan.items_a_slab() > 1);
   const bool both = r.passes == ChannelPasses::both;
   const int64_t entries = r.passes == ChannelPasses::apply ? 0 : plan.batches * r.geometry.channels * plan.parts;
   plan.finals = static_cast<size_t>(round_up(entries * r.entry_bytes, 256));

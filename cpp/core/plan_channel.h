@@ -97,14 +97,14 @@ struct ChannelRequest {
   ChannelSet set;
   DType dtype;
   ChannelAccess access;
-  bool aligned;      // planes: each begins at a multiple of 16 bytes
-  bool place_major;  // elements: channels lie closer together than places
-  int tensors;       // of x's shape that a pass reads
-  int kept;          // of these, those that both passes need, and that may be kept between them
-  bool mask;         // whether there is one
-  bool averages;     // whether moments are left for running statistics, that are averages over samples
-  int sums;          // numbers that a thread leaves of a channel
-  int entry_bytes;   // of a channel's sums
+  bool aligned;       // planes: each begins at a multiple of 16 bytes
+  bool place_major;   // elements: channels lie closer together than places
+  int tensors;        // of x's shape that a pass reads
+  int kept;           // of these, those that both passes need, and that may be kept between them
+  bool mask;          // whether there is one
+  bool settles_once;  // settling leaves something behind, or reads of x what apply overwrites: no block may repeat it
+  int sums;           // numbers that a thread leaves of a channel
+  int entry_bytes;    // of a channel's sums
   ChannelPasses passes;
   int sm_margin;
 };

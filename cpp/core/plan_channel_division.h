@@ -10,8 +10,7 @@
 
 namespace normact {
 
-constexpr int64_t kRowBytes = 128;    // the usual width of a tile of rows
-constexpr int64_t kNarrowBytes = 64;  // the narrowest: a DRAM access
+constexpr int64_t kRowBytes = 128;  // the usual width of a tile of rows
 
 inline int width_of(const ChannelRequest& r) {
   return r.access == ChannelAccess::elements ? 1 : kPackBytes / size_of(r.dtype);

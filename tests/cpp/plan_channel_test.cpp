@@ -137,6 +137,14 @@ TEST(what_fits_the_device_at_once_is_one_item_a_block) {
   CHECK_EQ(plan.slabs * plan.items_a_slab(), plan.blocks);
 }
 
+TEST(what_is_overwritten_is_settled_once) {
+  ChannelForward p = forward(Layout::planes, 64, 256, 3136, 0);
+  p.y.data = memory + 16;
+  CHECK(plan_of(p).waits() && !plan_of(p).settles_apart);
+  p.y.data = p.x.data;  // a block that has its sums may write where another still reads
+  CHECK(plan_of(p).settles_apart);
+}
+
 TEST(elements_are_not_kept) {
   CHECK(plan_of(forward(Layout::rows, 2, 60, 49, 0)).order == ChannelOrder::solo);
   CHECK(plan_of(forward(Layout::rows, 64, 64, 3136, 0, DType::f64)).order == ChannelOrder::waves);

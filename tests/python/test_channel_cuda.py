@@ -212,6 +212,18 @@ def test_a_mask_has_the_bits_of_the_output(device: Device, dtype: str, shape: tu
 
 @every_op
 @both_layouts
+def test_in_place_over_many_blocks(device: Device, op: str, layout: str) -> None:
+    """Blocks that share a set read what others of them overwrite, but not too late."""
+    problem = problem_of(op, (32, 64, 56, 56))
+    given = arrays(device, problem, built(layout), built(layout))
+    want = device.bits(forward(problem, given))
+    for _ in range(8):
+        x = given.x.clone()
+        np.testing.assert_array_equal(device.bits(forward(problem, given._replace(x=x), out=x)), want)
+
+
+@every_op
+@both_layouts
 def test_two_streams_at_once(device: Device, op: str, layout: str) -> None:
     """Calls that run side by side do not share what they sum up in, nor wait for each other for ever."""
     import torch
