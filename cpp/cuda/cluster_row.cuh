@@ -115,6 +115,11 @@ class WarpRing {
   /// Lane 0: a row is to come to the slot; copy() of each of its tensors follows.
   __device__ __forceinline__ void expect(int slot) { full_[slot].arrive_and_expect(tensors_ * bytes_); }
 
+  /// Lane 0 has a row's packs on their way to the L2 cache; `from` is where this warp's begin.
+  __device__ __forceinline__ void prefetch(const void* from) {
+    if (bytes_ > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes_));
+  }
+
   /// Lane 0 starts bringing in a tensor of a row; `from` is where this warp's packs begin.
   __device__ __forceinline__ void copy(int slot, int tensor, const void* from) {
     uint64_t policy;  // lets what is written leave the L2 cache before what is still to be read

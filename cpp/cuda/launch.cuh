@@ -34,6 +34,13 @@ struct LaunchShape {
   int cluster = 1;
   bool together = false;        // all blocks run at the same time, or none
   bool after_previous = false;  // may start while the previous kernel of the stream finishes (sm_90 and newer)
+
+  /// The same for a kernel that calls start_after_previous().
+  LaunchShape chained() const {
+    LaunchShape shape = *this;
+    shape.after_previous = true;
+    return shape;
+  }
 };
 
 /// Lets kKernel, which has little shared memory of its own, use all there is, and large clusters; done once a device.

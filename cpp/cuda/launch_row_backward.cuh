@@ -36,6 +36,7 @@ Status launch_row_stream_backward(const RowBackward& p, const RowPlan& plan, con
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(plan.blocks));
   shape.block = dim3(static_cast<unsigned>(plan.threads));
+  shape.after_previous = true;
   NORMACT_TRY((launch_kernel<row_stream_backward_sums_kernel<T, kKind, kActivated, kPacks>>(
       "row norm backward kernel launch", shape, launch, problem, scalars, means)));
   const int64_t units = p.geometry.cols / StridedUnit<T, kPacks>::kSize;
@@ -53,11 +54,10 @@ Status launch_row_stream_backward(const RowBackward& p, const RowPlan& plan, con
 template <class T, NormKind kKind, bool kActivated>
 Status launch_row_packs(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   const bool block = plan.variant == NORMACT_ROW_BLOCK;
-  const LaunchShape shape{
-      dim3(static_cast<unsigned>(plan.blocks)),
+  const dim3 threads =
       block ? dim3(static_cast<unsigned>(plan.threads_per_row), static_cast<unsigned>(plan.rows_per_block))
-            : dim3(static_cast<unsigned>(plan.threads)),
-      plan.shared_bytes};
+            : dim3(static_cast<unsigned>(plan.threads));
+  const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)), threads, plan.shared_bytes}.chained();
   constexpr int kMost = sizeof(T) == 2 ? 2 : 4;  // packs of 16 elements (fp64: 8)
   // More elements a thread leave registers for fewer threads.
   const auto run = [&](auto lanes, auto vectors) {
@@ -98,8 +98,9 @@ Status launch_wide_parameter_sum(const RowBackward& p, const RowPlan& plan, cons
 /// Wide rows of whole packs. The planner's sizes are the ones listed here.
 template <class T, NormKind kKind, bool kActivated>
 Status launch_row_cluster(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
-  const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
-                          plan.shared_bytes, plan.cluster};
+  const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
+                                        dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes, plan.cluster}
+                                .chained();
   const ClusterSplit split{plan.packs_per_block / kClusterWarps, plan.stages};
   const auto run = [&](auto stored, auto vectors, auto held, auto served) {
     return launch_kernel<
@@ -129,8 +130,9 @@ Status launch_row_runs(const RowBackward& p, const RowPlan& plan, const Launch& 
   tiles.input[1] = RunTensor(p.dy, g);
   tiles.input[2] = RunTensor(p.dresidual, g);
   tiles.output[0] = RunTensor(p.dx, g);
-  const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
-                          plan.shared_bytes};
+  const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
+                                        dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes}
+                                .chained();
   const auto run = [&](auto lanes, auto runs, auto share_weights) {
     return launch_kernel<row_backward_runs_kernel<T, kKind, lanes(), runs(), share_weights()>>(
         "row norm backward kernel launch", shape, launch, p, tiles, Scalars<Accumulator<T>>(p), launch.workspace.data);
@@ -168,8 +170,9 @@ Status launch_row_runs(const RowBackward& p, const RowPlan& plan, const Launch& 
 template <class T, NormKind kKind, bool kActivated>
 Status launch_row_tile(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   const char* name = "row norm backward kernel launch";
-  const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
-                          plan.shared_bytes};
+  const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
+                                        dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes}
+                                .chained();
   const TileSplit split(p.geometry, plan, kPackSize<T>);
   const Scalars<Accumulator<T>> scalars(p);
   const KernelProblem<RowBackward, T, kActivated> problem(p);

@@ -55,6 +55,14 @@ __device__ __forceinline__ void store_pack(T* to, const Pack<T>& pack) {
                : "memory");
 }
 
+/// The same pointer, of which the compiler does not know where it comes from: what is read through it is read after
+/// what precedes this, and addresses at constant distances from it are one register and an offset each.
+template <class T>
+__device__ __forceinline__ T* one_base(T* pointer) {
+  asm volatile("" : "+l"(pointer));
+  return pointer;
+}
+
 /// A pack of which only the elements that inside(j) names are there; the others are 0.
 template <class T, class Inside>
 __device__ __forceinline__ Pack<T> load_pack_elements(const T* from, Inside inside) {
@@ -207,6 +215,38 @@ __device__ __forceinline__ void load_parameters(const Stored* from, bool present
     Pack<Stored> pack = constant_pack<Stored>(otherwise);
     if (present) pack = to_pack<Stored>(__ldg(reinterpret_cast<const uint4*>(from + j)));
     unpack(pack, value + j);
+  }
+}
+
+/// The same without a branch, so that other loads need not wait: for the longest chains of instructions.
+template <class T, class Stored>
+__device__ __forceinline__ void load_parameters_if(const Stored* from, bool present, Accumulator<T> otherwise,
+                                                   Accumulator<T> (&value)[kPackSize<T>]) {
+#pragma unroll
+  for (int j = 0; j < kPackSize<T>; j += kPackSize<Stored>) {
+    uint4 bits = to_bits(constant_pack<Stored>(otherwise));
+    asm volatile(
+        "{\n"
+        ".reg .pred present;\n"
+        "setp.ne.s32 present, %5, 0;\n"
+        "@present ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+        "}"
+        : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w)
+        : "l"(from + j), "r"(static_cast<int>(present)));
+    unpack(to_pack<Stored>(bits), value + j);
+  }
+}
+
+/// Has the parameter of so many columns on its way to the L2 cache; the first blocks of the grid do it for all.
+template <class T>
+__device__ __forceinline__ void prefetch_parameter(const Operand& parameter, int64_t cols) {
+  constexpr int kBlocks = 8, kLine = 128;
+  if (blockIdx.x >= kBlocks || parameter.data == nullptr) return;
+  const int64_t bytes = cols * (parameter.dtype == DType::f32 ? 4 : static_cast<int64_t>(sizeof(T)));
+  const int threads = blockDim.x * blockDim.y;
+  const int thread = blockIdx.x * threads + threadIdx.y * blockDim.x + threadIdx.x;
+  for (int64_t at = thread * kLine; at < bytes; at += kBlocks * threads * kLine) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(parameter.data) + at));
   }
 }
 

@@ -62,9 +62,7 @@ constexpr int kParameterSumRows = 16;  // threads that share a column
 /// Launched so that it may start before the kernel that writes the rows has ended.
 template <class A, class Store>
 __device__ __forceinline__ void sum_partial_rows(const A* from, int64_t partial_rows, int64_t cols, Store store) {
-#if __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();
-#endif
+  start_after_previous();
   __shared__ A sums[kParameterSumRows][kWarp];
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
   A sum = A(0);

@@ -50,11 +50,21 @@ __device__ __forceinline__ void allow_next_kernel() {
 #endif
 }
 
+/// First of all in a kernel that is launched with after_previous: every thread waits until what the stream did before
+/// has ended, and from then on the next kernel may start in the same way. Nothing may be read or written before this;
+/// it may be prefetched, as the caches that prefetches go to are the same for all.
+__device__ __forceinline__ void start_after_previous() {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
 /// Where the warps of each of a block's groups leave their sums of kCount values.
 template <class A, int kCount>
 struct GroupScratch {
   static constexpr int kWarps = 16 / static_cast<int>(sizeof(A)) / kCount;  // warps whose sums one access reads
-  static constexpr int kMost = 16;                                          // warps in a block
+  static constexpr int kMost = 24;                                          // warps in a block
   // A group's slots are padded to whole accesses; the smallest group of several warps is two.
   alignas(16) A slot[(kMost + kMost / 2 * (kWarps - 1)) * kCount];
 

@@ -119,6 +119,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int tiles = source.count();
   TileRing<BackwardTiles<T>> ring(shared + (kActivated ? 2 : 1) * parameter_bytes, barriers, source, tiles, stages,
                                   residual ? 3 : 2, groups * row_bytes, row_bytes, source.dense());
+  prefetch_parameter<T>(p.weight, g.cols);
+  start_after_previous();
   ring.start();
   weights.fill_packs(Parameter<T>(p.weight), packs, A(1), scalars.weight_offset);
   if constexpr (kActivated) biases.fill_packs(Parameter<T>(p.bias), packs, A(0), A(0));
@@ -195,7 +197,6 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (own.first + v * kStride < here) store_pack(own.in(dx, v), to_pack<T>(gradient[v]));
     }
   }
-  allow_next_kernel();
   ring.finish();
 
   const auto store = [&](A(&sum)[kVectors][kSize], A* columns) { store_thread_sums<T>(own, sum, columns); };

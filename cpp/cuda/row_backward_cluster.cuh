@@ -244,9 +244,7 @@ __global__ void __launch_bounds__(kWarp* kWideSumRows)
     wide_parameter_sum_kernel(const __grid_constant__ RowBackward p, void* workspace, int64_t partial_rows) {
   using A = Accumulator<T>;
   constexpr int kSize = kPackSize<A>;
-#if __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();  // launched while the main kernel still runs
-#endif
+  start_after_previous();
   const Partials<A> partials(p, workspace, partial_rows, 0);
   const A* from = blockIdx.y == 0 ? partials.dweight : partials.dbias;
   const Operand& to = blockIdx.y == 0 ? p.dweight : p.dbias;
@@ -307,10 +305,10 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
     if (residual) copy(2, p.dresidual);
   };
   if (share.warp == (kServed ? kClusterWarps : 0)) exchange.init();
-  if (!serving && share.lane == 0) {
-    ring.init();
-    fetch(0, 0);
-  }
+  if (!serving && share.lane == 0) ring.init();
+  prefetch_parameter<T>(p.weight, p.geometry.cols);
+  start_after_previous();
+  if (!serving && share.lane == 0) fetch(0, 0);
   BackwardServer<kKind, A> server(p, scalars, share, served);
   if (serving) server.start();
   __syncthreads();
@@ -319,7 +317,6 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
     if (serving) {
       cluster_wait(share.blocks);
       server.run(exchange);
-      allow_next_kernel();
       cluster_arrive(share.blocks);
       cluster_wait(share.blocks);
       return;
@@ -360,7 +357,6 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
     if (share.lane == 0) fetch(turn + split.stages, place.slot);
     place = next_place;
   }
-  allow_next_kernel();
   const Partials<A> partials(p, workspace, share.clusters, share.cluster);
   store_partials<T>(partials.dweight, dweight, share);
   store_partials<T>(partials.dbias, dbias, share);

@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
   const int slot_bytes = tensors * tile_bytes + tiles.layout.statistics_bytes;
   char* output = shared + tiles.stages * slot_bytes;
   start_barriers(barriers, tiles.stages, 1 + kWarp, kBackwardMovers);  // the mover's lanes bring the statistics
-  allow_next_kernel();
+  start_after_previous();
 
   const int lanes = kLanes != 0 ? kLanes : tiles.lanes;
   const int lane = kLanes != 0 ? threadIdx.x % kLanes : threadIdx.x % lanes;

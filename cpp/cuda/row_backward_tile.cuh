@@ -185,6 +185,7 @@ __global__ void __launch_bounds__(kTileBackwardThreads, kActivated ? 1 : 2)
     unit.fetch_statistic<kSize>(p.mean, g, to);  // none for rms: zeros
     unit.fetch_statistic<kSize>(p.rstd, g, to + tile_rows);
   };
+  start_after_previous();
 
   unsigned first = blockIdx.x * split.lanes;  // unit of the tile
   TileUnit next(split, first + thread.lane, kSize);
@@ -241,7 +242,6 @@ __global__ void __launch_bounds__(kTileBackwardThreads, kActivated ? 1 : 2)
     }
     commit_copies();
   }
-  allow_next_kernel();
   if (thread.lane != 0) return;
   const Partials<A> partials(p, workspace, gridDim.x, blockIdx.x);
   for (int column = thread.group; column < cols; column += thread.groups) {

@@ -33,6 +33,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   constexpr int kSize = Io::kSize;
   const RowGeometry& g = p.geometry;
   __shared__ GroupScratch<A, 2> scratch;
+  start_after_previous();
   const int64_t row = blockIdx.x;
   const T* x = any_row_pointer<const T>(p.x, g, row);
   const T* dy = any_row_pointer<const T>(p.dy, g, row);
@@ -83,6 +84,7 @@ __global__ void __launch_bounds__(kApplyThreads)
   constexpr int kSize = Io::kSize;
   const RowGeometry& g = p.geometry;
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kApplyThreads + threadIdx.x) * kSize;
+  start_after_previous();
   if (column >= g.cols) return;
   const int64_t begin = blockIdx.y * rows_per_part;
   const int64_t end = begin + rows_per_part < g.rows ? begin + rows_per_part : g.rows;
