@@ -32,18 +32,20 @@ bool forward_warp(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) 
 bool forward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
   if (in_runs(r)) return plan_run_block(r, device, Direction::forward, plan);
   const int64_t packs = packs_of(r);
-  if (packs < 1 || packs > 4 * 512) return false;
+  // The most threads that a kernel has registers for, by packs a thread.
+  const int size = size_of(r.dtype);
+  const int most[] = {256, size == 4 ? 768 : 512, size == 2 ? 224 : 256, 256};
+  if (packs < 1 || packs > 4 * most[1]) return false;
   // Of the longest rows too few fit a multiprocessor to hide each other's latency: clusters have them come in ahead.
-  if (r.variant == NORMACT_ROW_AUTO && device.active_clusters[0] > 0 && size_of(r.dtype) == 2 && packs > 1536)
-    return false;
+  if (r.variant == NORMACT_ROW_AUTO && device.active_clusters[0] > 0 && size == 2 && packs > 1536) return false;
   // Three to six packs a thread, whichever leaves fewest of them idle; of equals, fewest threads from 96 on for 16-bit
-  // elements, four packs for others.
+  // elements, for others four packs, or two warps rather than one.
   int64_t best = INT64_MAX;
   for (const int vectors : {4, 5, 6, 3}) {
     const int64_t lanes = round_up(ceil_div(packs, vectors), kWarp);
-    if (lanes > (vectors == 4 ? 512 : 256)) continue;
-    const bool better = lanes * vectors < best || (lanes * vectors == best && size_of(r.dtype) == 2 && lanes >= 96 &&
-                                                   lanes < plan->threads_per_row);
+    if (lanes > most[vectors - 3]) continue;
+    const bool preferred = size == 2 ? lanes >= 96 && lanes < plan->threads_per_row : plan->threads_per_row == kWarp;
+    const bool better = lanes * vectors < best || (lanes * vectors == best && preferred);
     if (!better) continue;
     best = lanes * vectors;
     plan->vectors = vectors;

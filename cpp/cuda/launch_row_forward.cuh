@@ -18,21 +18,31 @@ template <class T, NormKind kKind, bool kActivated>
 Status launch_row_packs(const RowForward& p, const RowPlan& plan, const Launch& launch) {
   const bool block = plan.variant == NORMACT_ROW_BLOCK;
   const auto run = [&](auto lanes, auto vectors, auto threads, auto blocks) {
-    const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads))};
+    const LaunchShape shape =
+        LaunchShape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads))}.chained();
     return launch_kernel<row_forward_kernel<T, kKind, kActivated, lanes(), vectors(), threads(), blocks()>>(
         "row norm forward kernel launch", shape, launch, KernelProblem<RowForward, T, kActivated>(p),
         Scalars<Accumulator<T>>(p));
   };
   // Blocks that must fit a multiprocessor: as many as leave registers for a thread's packs without spills.
-  constexpr bool kHalf = sizeof(T) == 2;
+  constexpr bool kHalf = sizeof(T) == 2, kSingle = sizeof(T) == 4;
+  const Constant<kSingle && !kActivated ? 3 : 2> long_blocks;
+  const Constant<kActivated ? 1 : 2> longest_blocks;
+  const Constant<!kActivated && sizeof(T) <= 4 ? 4 : 3> five_blocks;
+  const Constant<kHalf && !kActivated ? 224 : 256> five_threads;
   if (block) {
     const Constant<256> most;
     switch (plan.vectors) {
       case 3: return run(Constant<0>{}, Constant<3>{}, most, Constant<4>{});
       case 4:
-        return plan.threads > 256 ? run(Constant<0>{}, Constant<4>{}, Constant<kMaxRowThreads>{}, Constant<2>{})
-                                  : run(Constant<0>{}, Constant<4>{}, most, Constant<4>{});
-      case 5: return run(Constant<0>{}, Constant<5>{}, most, Constant<3>{});
+        if (plan.threads <= 256) return run(Constant<0>{}, Constant<4>{}, most, Constant<4>{});
+        if constexpr (kSingle) {
+          if (plan.threads > kMaxRowThreads) {
+            return run(Constant<0>{}, Constant<4>{}, Constant<kWideRowThreads>{}, longest_blocks);
+          }
+        }
+        return run(Constant<0>{}, Constant<4>{}, Constant<kMaxRowThreads>{}, long_blocks);
+      case 5: return run(Constant<0>{}, Constant<5>{}, five_threads, five_blocks);
       default: return run(Constant<0>{}, Constant<6>{}, most, Constant<3>{});
     }
   }
@@ -80,8 +90,9 @@ Status launch_row_runs(const RowForward& p, const RowPlan& plan, const Launch& l
   tiles.input[1] = RunTensor(p.residual, g);
   tiles.output[0] = RunTensor(p.y, g);
   tiles.output[1] = RunTensor(p.residual_out, g);
-  const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
-                          plan.shared_bytes};
+  const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
+                                        dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes}
+                                .chained();
   constexpr int kMostRuns = sizeof(T) == 2 ? 3 : 2;
   const auto run = [&](auto lanes) {
     const char* name = "row norm forward kernel launch";
@@ -142,8 +153,9 @@ Status launch_row_stream(const RowForward& p, const LaunchShape& shape, const La
 /// The planner gives activated rows no runs.
 template <class T, NormKind kKind, bool kActivated>
 Status launch_row_forward_kind(const RowForward& p, const RowPlan& plan, const Launch& launch) {
-  const LaunchShape shape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
-                          plan.shared_bytes, plan.cluster};
+  const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
+                                        dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes, plan.cluster}
+                                .chained();
   const bool packs = plan.access == RowAccess::packs;
   if (plan.variant == NORMACT_ROW_STREAM) {
     return packs ? launch_row_stream<T, kKind, kActivated, true>(p, shape, launch)

@@ -6,8 +6,8 @@
 //          count reserves all 16, and then few blocks fit.) A warp owns a contiguous chunk of 32 * kVectors packs, so
 //          that every address is one base and constant offsets; a thread holds kVectors packs.
 // Bytes    each element of x (and residual) is read once, each of y (and residual_out) written once.
-// Barriers warp: none. block: one a sum (layer: two, rms: one).
-// Sums     two-pass from registers, about the row's own mean.
+// Barriers warp: none. block: one.
+// Sums     two-pass from registers: warp: about the row's own mean; block: about each warp's, merged by Chan's formula.
 #pragma once
 
 #include "core/plan.h"
@@ -20,7 +20,8 @@
 namespace normact::cuda {
 
 constexpr int kWarpScopeThreads = 128;
-constexpr int kMaxRowThreads = 512;  // of a block
+constexpr int kMaxRowThreads = 512;   // of a block, but for ...
+constexpr int kWideRowThreads = 768;  // ... fp32 rows just too long for that
 
 /// The packs of one row that a thread owns: first, first + kStride, ... as far as they are below `packs`.
 template <class T, int kStride>
@@ -36,21 +37,6 @@ struct OwnPacks {
     return row + first * kPackSize<T> + v * (kStride * kPackSize<T>);
   }
 };
-
-/// A grid of so few blocks has the parameters fetched early, beside the rows; in a larger one the first blocks do it
-/// for all others, and fetching early costs more than it saves.
-constexpr int kColdGrid = 256;
-
-/// Has the parameters on their way to the cache.
-template <class T, int kStride>
-__device__ __forceinline__ void prefetch_parameters(const Operand& parameter, const OwnPacks<T, kStride>& own) {
-  if (parameter.data == nullptr) return;
-  const int bytes = own.packs * kPackSize<T> * (parameter.dtype == DType::f32 ? 4 : static_cast<int>(sizeof(T)));
-  constexpr int kLine = 128;
-  for (int at = threadIdx.x * kLine; at < bytes; at += blockDim.x * kLine) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(parameter.data) + at));
-  }
-}
 
 /// x = round(x + residual), which also goes to residual_out: the norm is of what the caller gets back.
 template <class T, int kStride, int kVectors>
@@ -73,27 +59,43 @@ __device__ __forceinline__ void add_residual(const T* residual, T* to, const Own
   }
 }
 
-/// y = act(xhat * (weight + offset) + bias).
-template <bool kWide, class T, int kStride, int kVectors, class Problem, class A = Accumulator<T>>
+/// y = act(xhat * (weight + offset) + bias). kLean: fewest instructions, of which short rows have too many for their
+/// bytes; longer rows are better off with branches and with addresses that hold no registers.
+template <bool kWide, bool kLean, class T, int kStride, int kVectors, class Problem, class A = Accumulator<T>>
 __device__ __forceinline__ void write_output(const Problem& p, T* y, const OwnPacks<T, kStride>& own,
                                              const Pack<T> (&x)[kVectors], A mean, A rstd, A offset) {
   constexpr int kSize = kPackSize<T>;
+  constexpr bool kCalls = !std::is_same_v<Problem, RowForward>;
   using Stored = std::conditional_t<kWide, A, T>;
   const auto* weights = static_cast<const Stored*>(p.weight.data) + own.first * kSize;
   const auto* biases = static_cast<const Stored*>(p.bias.data) + own.first * kSize;
+  y = own.in(y, 0);
+  if constexpr (kLean) {
+    weights = one_base(weights);
+    biases = one_base(biases);
+    y = one_base(y);
+  }
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    if (!own.valid(v)) continue;
-    if constexpr (!std::is_same_v<Problem, RowForward>) {  // no addresses in registers over a call
+    const bool valid = own.valid(v);
+    if (!kLean && !valid) continue;
+    if constexpr (kCalls) {  // no addresses in registers over a call
       int first = own.first;
       asm volatile("" : "+r"(first));
       weights = static_cast<const Stored*>(p.weight.data) + first * kSize;
       biases = static_cast<const Stored*>(p.bias.data) + first * kSize;
     }
+    constexpr int kStep = kStride * kSize;
     A value[kSize], weight[kSize], bias[kSize];
-    load_parameters<T>(weights + v * (kStride * kSize), p.weight.data != nullptr, A(1), weight);
-    load_parameters<T>(biases + v * (kStride * kSize), p.bias.data != nullptr, A(0), bias);
+    if constexpr (kLean) {
+      load_parameters_if<T>(weights + v * kStep, valid && p.weight.data != nullptr, A(1), weight);
+      load_parameters_if<T>(biases + v * kStep, valid && p.bias.data != nullptr, A(0), bias);
+    } else {
+      load_parameters<T>(weights + v * kStep, p.weight.data != nullptr, A(1), weight);
+      load_parameters<T>(biases + v * kStep, p.bias.data != nullptr, A(0), bias);
+    }
     if (offset != A(0)) {
+      if constexpr (kLean) asm volatile("");  // a branch, not a predicate on each addition
 #pragma unroll
       for (int j = 0; j < kSize; ++j) weight[j] = effective_weight(weight[j], offset);
     }
@@ -101,8 +103,50 @@ __device__ __forceinline__ void write_output(const Problem& p, T* y, const OwnPa
 #pragma unroll
     for (int j = 0; j < kSize; ++j) value[j] = affine(normalized(value[j], mean, rstd), weight[j], bias[j]);
     activate<T>(value, p);
-    store_pack(own.in(y, v), to_pack<T>(value));
+    if (!kLean || valid) store_pack(y + v * kStep, to_pack<T>(value));
   }
+}
+
+/// Mean of a set, and sum of the squares about it.
+template <class A>
+struct alignas(2 * sizeof(A)) RowMoments {
+  A mean;
+  A squares;
+};
+
+/// Those of a block's row. Every warp takes the squares about its own mean; they meet by Chan's formula after one
+/// barrier of the block; two passes over the row would take two.
+template <class T, int kVectors, class A = Accumulator<T>>
+__device__ __forceinline__ RowMoments<A> block_moments(const OwnPacks<T, kWarp>& own, const Pack<T> (&x)[kVectors],
+                                                       A reciprocal_cols) {
+  constexpr int kSize = kPackSize<T>;
+  constexpr int kFull = kWarp * kVectors;  // packs of every warp but the last, which has at least one
+  __shared__ RowMoments<A> parts[kWarp];
+  const int warps = blockDim.x / kWarp, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const A last = static_cast<A>((own.packs - (warps - 1) * kFull) * kSize);
+  const auto count_of = [&](int w) { return w < warps - 1 ? A(kFull * kSize) : w == warps - 1 ? last : A(0); };
+  A total = A(0), squares = A(0);
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    A value[kSize];
+    unpack(x[v], value);
+    total += total_of(value);
+  }
+  const A own_mean = warp_sum(total) * (warp < warps - 1 ? A(1.0 / (kFull * kSize)) : A(1) / last);
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    A value[kSize];
+    unpack(x[v], value);
+    centre(value, own_mean);
+    squares += own.valid(v) ? squares_of(value) : A(0);
+  }
+  squares = warp_sum(squares);
+  if (lane == 0) parts[warp] = {own_mean, squares};
+  __syncthreads();
+  const RowMoments<A> part = lane < warps ? parts[lane] : RowMoments<A>{};
+  const A count = count_of(lane);
+  const A mean = warp_sum(part.mean * count) * reciprocal_cols;
+  return {mean, warp_sum(recentred(Moments<A>{part.mean, part.squares, count}, mean))};
 }
 
 /// kLanes: lanes that share a row (warp), or 0 for all threads of a block (block). kThreads bounds the block, kBlocks
@@ -114,6 +158,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   using A = Accumulator<T>;
   constexpr int kSize = kPackSize<T>;
   constexpr bool kBlock = kLanes == 0;
+  constexpr bool kLayer = kKind == NormKind::layer, kLean = !kBlock && !kActivated;
   constexpr int kStride = kBlock ? kWarp : kLanes;
   const RowGeometry& g = p.geometry;
   const int lane = kBlock ? threadIdx.x : threadIdx.x % kStride;
@@ -124,47 +169,49 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const OwnPacks<T, kStride> own{kBlock ? lane / kWarp * (kWarp * kVectors) + lane % kWarp : lane, active ? packs : 0};
   const RowIndex index(scalars.rows, active ? row : 0);
 
+  prefetch_parameter<T>(p.weight, g.cols);
+  prefetch_parameter<T>(p.bias, g.cols);
+  start_after_previous();
   Pack<T> x[kVectors];
-  const T* from = row_pointer<const T>(p.x, index);
+  const T* from = own.in(row_pointer<const T>(p.x, index), 0);
+  if constexpr (kLean) from = one_base(from);
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) x[v] = own.valid(v) ? load_pack(own.in(from, v)) : Pack<T>{};
-  if (gridDim.x <= kColdGrid) {
-    prefetch_parameters(p.weight, own);
-    prefetch_parameters(p.bias, own);
-  }
+  for (int v = 0; v < kVectors; ++v) x[v] = own.valid(v) ? load_pack(from + v * (kStride * kSize)) : Pack<T>{};
   if (p.residual.data != nullptr) {
     add_residual(row_pointer<const T>(p.residual, index), row_pointer<T>(p.residual_out, index), own, x);
   }
-  __shared__ GroupScratch<A, 1> scratch[kBlock ? 2 : 1];
-  const auto sum = [&](A part, int which) {
-    A value[1] = {part};
-    if constexpr (kBlock) {
-      group_sum(value, scratch[which].slots(0, blockDim.x / kWarp), lane / kWarp, blockDim.x / kWarp, 0);
-    } else {
-      value[0] = lane_sum<kStride>(part);
+  A mean = A(0), squares = A(0);
+  if constexpr (kBlock && kLayer) {
+    const RowMoments<A> moments = block_moments<T>(own, x, scalars.reciprocal_cols);
+    mean = moments.mean;
+    squares = moments.squares;
+  } else {
+    if constexpr (kLayer) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        A value[kSize];
+        unpack(x[v], value);
+        mean += total_of(value);
+      }
+      mean = lane_sum<kStride>(mean) * scalars.reciprocal_cols;
     }
-    return value[0];
-  };
-  A mean = A(0);
-  if constexpr (kKind == NormKind::layer) {
-    A part = A(0);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       A value[kSize];
       unpack(x[v], value);
-      part += total_of(value);
+      if constexpr (kLayer) centre(value, mean);
+      squares += own.valid(v) ? squares_of(value) : A(0);
     }
-    mean = sum(part, 0) * scalars.reciprocal_cols;
+    if constexpr (kBlock) {
+      __shared__ GroupScratch<A, 1> scratch;
+      A value[1] = {squares};
+      group_sum(value, scratch.slots(0, blockDim.x / kWarp), lane / kWarp, blockDim.x / kWarp, 0);
+      squares = value[0];
+    } else {
+      squares = lane_sum<kStride>(squares);
+    }
   }
-  A part = A(0);
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    A value[kSize];
-    unpack(x[v], value);
-    if constexpr (kKind == NormKind::layer) centre(value, mean);
-    part += own.valid(v) ? squares_of(value) : A(0);
-  }
-  const A variance = sum(part, 1) * scalars.reciprocal_cols;
+  const A variance = squares * scalars.reciprocal_cols;
   const A rstd = reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });
   if (lane == 0 && active) {
     if (p.mean.data != nullptr) *row_pointer<A>(p.mean, index) = mean;
@@ -173,9 +220,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   T* y = row_pointer<T>(p.y, index);
   const Operand& parameter = p.weight.data != nullptr ? p.weight : p.bias;  // both have one dtype here
   if (sizeof(T) == 2 && parameter.data != nullptr && parameter.dtype == DType::f32) {
-    write_output<true>(p, y, own, x, mean, rstd, scalars.weight_offset);
+    write_output<true, kLean>(p, y, own, x, mean, rstd, scalars.weight_offset);
   } else {
-    write_output<false>(p, y, own, x, mean, rstd, scalars.weight_offset);
+    write_output<false, kLean>(p, y, own, x, mean, rstd, scalars.weight_offset);
   }
 }
 

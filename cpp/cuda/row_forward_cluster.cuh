@@ -173,8 +173,12 @@ __global__ void __launch_bounds__(kForwardClusterThreads, 1)
     exchange.init();
   } else if (share.lane == 0) {
     ring.init();
-    fetch(0, 0);
+    ring.prefetch(turn_pointer<const T>(p.x, scalars.rows, share.row(0)) + share.first * kSize);
   }
+  prefetch_parameter<T>(p.weight, p.geometry.cols);
+  prefetch_parameter<T>(p.bias, p.geometry.cols);
+  start_after_previous();
+  if (!serving && share.lane == 0) fetch(0, 0);
   __syncthreads();
   cluster_arrive(share.blocks);
   if (serving) {

@@ -129,6 +129,7 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
   const int output_bytes = slot_bytes + tiles.layout.statistics_bytes;
   char* output = shared + tiles.stages * slot_bytes;
   start_barriers(barriers, tiles.stages, 1, kForwardMovers);
+  start_after_previous();
   if (static_cast<int>(threadIdx.x) >= threads + kWarp) {
     if (tiles.dense) {
       bring_forward_tiles<T, true>(p, tiles, scalars.rows, shared, output, slot_bytes, output_bytes, barriers);

@@ -74,6 +74,7 @@ __global__ void __launch_bounds__(kTileForwardThreads, 2)
   const TileUnit unit(split, blockIdx.x * split.lanes + thread.lane, kSize);
   const SharedAddress tile = shared_address(shared);
   A* const memory = reinterpret_cast<A*>(shared + static_cast<size_t>(cols) * split.lanes * kPackBytes);
+  start_after_previous();
 
   fetch_unit<T, kPacks>(p.x, g, split, unit, thread, tile);
   commit_copies();

@@ -111,6 +111,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     leader = leader && cluster.block_rank() == 0;
 #endif
   }
+  start_after_previous();
   const bool has_residual = p.residual.data != nullptr;
   const T* x = any_row_pointer<const T>(p.x, g, row);
   const T* residual = any_row_pointer<const T>(p.residual, g, row);
