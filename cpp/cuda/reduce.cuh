@@ -51,13 +51,18 @@ __device__ __forceinline__ void allow_next_kernel() {
 }
 
 /// First of all in a kernel that is launched with after_previous: every thread waits until what the stream did before
-/// has ended, and from then on the next kernel may start in the same way. Nothing may be read or written before this;
-/// it may be prefetched, as the caches that prefetches go to are the same for all.
-__device__ __forceinline__ void start_after_previous() {
+/// has ended. Nothing may be read or written before this; it may be prefetched to the L2 cache, which is where all
+/// agree on memory.
+__device__ __forceinline__ void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();
 #endif
+}
+
+/// The same, and from then on the next kernel may start in the same way.
+__device__ __forceinline__ void start_after_previous() {
+  wait_for_previous_kernel();
+  allow_next_kernel();
 }
 
 /// Where the warps of each of a block's groups leave their sums of kCount values.

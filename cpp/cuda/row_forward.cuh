@@ -23,6 +23,10 @@ constexpr int kWarpScopeThreads = 128;
 constexpr int kMaxRowThreads = 512;   // of a block, but for ...
 constexpr int kWideRowThreads = 768;  // ... fp32 rows just too long for that
 
+/// Blocks that may wait for the kernel before this one have their rows on the way meanwhile; later ones never wait, and
+/// would only have more to do.
+constexpr unsigned kPrefetchingBlocks = 1024;
+
 /// The packs of one row that a thread owns: first, first + kStride, ... as far as they are below `packs`.
 template <class T, int kStride>
 struct OwnPacks {
@@ -35,6 +39,15 @@ struct OwnPacks {
   }
   __device__ __forceinline__ T* in(T* row, int v) const {
     return row + first * kPackSize<T> + v * (kStride * kPackSize<T>);
+  }
+  /// Has them on their way to the L2 cache, a line of 128 bytes a thread; `from` is the first.
+  template <int kVectors>
+  __device__ __forceinline__ void prefetch(const T* from) const {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (!valid(v) || threadIdx.x % 8 != 0) continue;
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(from + v * (kStride * kPackSize<T>)));
+    }
   }
 };
 
@@ -171,9 +184,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
   prefetch_parameter<T>(p.weight, g.cols);
   prefetch_parameter<T>(p.bias, g.cols);
+  const T* from = own.in(row_pointer<const T>(p.x, index), 0);
+  if (blockIdx.x < kPrefetchingBlocks) own.template prefetch<kVectors>(from);
   start_after_previous();
   Pack<T> x[kVectors];
-  const T* from = own.in(row_pointer<const T>(p.x, index), 0);
   if constexpr (kLean) from = one_base(from);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) x[v] = own.valid(v) ? load_pack(from + v * (kStride * kSize)) : Pack<T>{};
