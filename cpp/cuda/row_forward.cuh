@@ -73,35 +73,57 @@ __device__ __forceinline__ void add_residual(const T* residual, T* to, const Own
   }
 }
 
+/// Which parameters there are. affine: all that this norm commonly has, without an offset (layer: both; rms: the
+/// weight), so that nothing needs to be chosen for each pack.
+enum class Parameters : uint8_t { affine, any };
+
 /// y = act(xhat * (weight + offset) + bias).
-template <bool kWide, class T, int kStride, int kVectors, class Problem, class A = Accumulator<T>>
-__device__ __forceinline__ void write_output(const Problem& p, T* y, const OwnPacks<T, kStride>& own,
-                                             const Pack<T> (&x)[kVectors], A mean, A rstd, A offset) {
+template <NormKind kKind, Parameters kParameters, class Stored, class T, int kStride, int kVectors, class Problem,
+          class A = Accumulator<T>>
+__device__ __forceinline__ void write_packs(const Problem& p, T* y, const OwnPacks<T, kStride>& own,
+                                            const Pack<T> (&x)[kVectors], A mean, A rstd, A offset) {
   constexpr int kSize = kPackSize<T>;
-  using Stored = std::conditional_t<kWide, A, T>;
+  constexpr bool kAny = kParameters == Parameters::any;
   const auto* weights = static_cast<const Stored*>(p.weight.data) + own.first * kSize;
   const auto* biases = static_cast<const Stored*>(p.bias.data) + own.first * kSize;
+  if constexpr (!kAny) asm volatile("" : "+l"(weights), "+l"(biases));  // no load before it is known what there is
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     if (!own.valid(v)) continue;
-    if constexpr (!std::is_same_v<Problem, RowForward>) {  // no addresses in registers over a call
+    if constexpr (kAny && !std::is_same_v<Problem, RowForward>) {  // no addresses in registers over a call
       int first = own.first;
       asm volatile("" : "+r"(first));
       weights = static_cast<const Stored*>(p.weight.data) + first * kSize;
       biases = static_cast<const Stored*>(p.bias.data) + first * kSize;
     }
     A value[kSize], weight[kSize], bias[kSize];
-    load_parameters<T>(weights + v * (kStride * kSize), p.weight.data != nullptr, A(1), weight);
-    load_parameters<T>(biases + v * (kStride * kSize), p.bias.data != nullptr, A(0), bias);
-    if (offset != A(0)) {
+    load_parameters<T>(weights + v * (kStride * kSize), !kAny || p.weight.data != nullptr, A(1), weight);
+    if constexpr (kAny || kKind == NormKind::layer) {
+      load_parameters<T>(biases + v * (kStride * kSize), !kAny || p.bias.data != nullptr, A(0), bias);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) bias[j] = A(0);
+    }
+    if (kAny && offset != A(0)) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) weight[j] = effective_weight(weight[j], offset);
     }
     unpack(x[v], value);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) value[j] = affine(normalized(value[j], mean, rstd), weight[j], bias[j]);
-    activate<T>(value, p);
+    activate<T, !kAny>(value, p);
     store_pack(own.in(y, v), to_pack<T>(value));
+  }
+}
+
+template <NormKind kKind, class Stored, class T, int kStride, int kVectors, class Problem, class A = Accumulator<T>>
+__device__ __forceinline__ void write_output(const Problem& p, T* y, const OwnPacks<T, kStride>& own,
+                                             const Pack<T> (&x)[kVectors], A mean, A rstd, A offset) {
+  const bool bias = p.bias.data != nullptr;
+  if (p.weight.data != nullptr && bias == (kKind == NormKind::layer) && offset == A(0)) {
+    write_packs<kKind, Parameters::affine, Stored>(p, y, own, x, mean, rstd, offset);
+  } else {
+    write_packs<kKind, Parameters::any, Stored>(p, y, own, x, mean, rstd, offset);
   }
 }
 
@@ -173,9 +195,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   T* y = row_pointer<T>(p.y, index);
   const Operand& parameter = p.weight.data != nullptr ? p.weight : p.bias;  // both have one dtype here
   if (sizeof(T) == 2 && parameter.data != nullptr && parameter.dtype == DType::f32) {
-    write_output<true>(p, y, own, x, mean, rstd, scalars.weight_offset);
+    write_output<kKind, A>(p, y, own, x, mean, rstd, scalars.weight_offset);
   } else {
-    write_output<false>(p, y, own, x, mean, rstd, scalars.weight_offset);
+    write_output<kKind, T>(p, y, own, x, mean, rstd, scalars.weight_offset);
   }
 }
 
