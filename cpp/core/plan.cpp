@@ -198,7 +198,9 @@ bool backward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* pl
   const int tensors = r.residual ? 3 : 2;
   if (divide_over_cluster(r, device, kept_packs(r), false, plan)) {
     plan->threads = (kClusterWarps + 1) * kWarp;  // one warp exchanges sums
-    return plan_cluster_ring(device, tensors, 2, plan->cluster >= 8 ? kMaxStages : 3, 0, plan);
+    // With an activation, dy times its slope is kept in fp32.
+    const int kept = r.activated && size_of(r.dtype) == 2 ? 1 : 0;
+    return plan_cluster_ring(device, tensors + kept, 2, plan->cluster >= 8 ? kMaxStages : 3, 0, plan);
   }
   if (size_of(r.dtype) > 2 || !divide_over_cluster(r, device, 2 * kept_packs(r), false, plan)) return false;
   plan->threads = kClusterWarps * kWarp;  // no registers to spare for another warp

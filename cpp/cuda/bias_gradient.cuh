@@ -163,15 +163,18 @@ struct BiasSums {
   }
 };
 
-/// Blocks that must fit a multiprocessor, and rows whose loads a thread has under way. On an H200 bf16 is slower with 4
-/// rows and fp32 with 2, and both with loads ahead of the rows worked on.
+/// Blocks that must fit a multiprocessor, and rows whose loads a thread has under way. On an H200 bf16 is slower with 2
+/// rows: their registers make the compiler put the loads one behind the other, each after some arithmetic. fp32 is
+/// slower with 2 than with 4, and both with loads ahead of the rows worked on.
 template <class T, bool kGated>
 constexpr int kColumnBlocks = sizeof(T) == 2 && !kGated ? 4 : 2;
 template <class T, bool kGated>
-constexpr int kColumnRows = sizeof(T) == 2 || kGated ? 2 : 4;
+constexpr int kColumnRows = kGated           ? 2
+                            : sizeof(T) == 2 ? 1
+                                             : 4;
 
 /// Work     grid (column groups, parts). A block has `lanes` threads side by side, each with kWidth columns, which stay
-///          the same while it walks down the rows of its part, several rows ahead; their sums stay in registers.
+///          the same while it walks down the rows of its part, kColumnRows at a time; their sums stay in registers.
 /// Bytes    each element of dy and x (and up) is read once, each of dx (and dup) written once.
 /// Barriers two at the end for each bias, around the sum over the block's threads of a column.
 template <class T, class Act, bool kGated, SlopeSource kSource, int kWidth>

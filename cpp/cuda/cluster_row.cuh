@@ -94,11 +94,12 @@ struct RingPlace {
 /// A warp's ring of rows in shared memory: `stages` slots of `tensors` tensors.
 class WarpRing {
  public:
-  /// memory: the block's; full: this warp's barriers.
-  __device__ __forceinline__ WarpRing(char* memory, Mbarrier* full, const ClusterShare& share, int stages, int tensors)
+  /// memory: the block's; full: this warp's barriers; spare: tensors of a slot that are not copied.
+  __device__ __forceinline__ WarpRing(char* memory, Mbarrier* full, const ClusterShare& share, int stages, int tensors,
+                                      int spare = 0)
       : full_(full),
         tensor_bytes_(share.packs_per_warp * kPackBytes),
-        slot_bytes_(tensors * tensor_bytes_),
+        slot_bytes_((tensors + spare) * tensor_bytes_),
         begin_(shared_address(memory) + share.warp * stages * slot_bytes_),
         bytes_(share.count * kPackBytes),
         stages_(stages),

@@ -76,17 +76,17 @@ __device__ __forceinline__ Values<A, kCount> values_of(const A (&h)[kCount]) {
   return values;
 }
 
-/// h = act(h), or nothing.
-template <class T, class Problem, int kCount, class A>
+/// h = act(h), or nothing. kInlined: the common kinds are.
+template <class T, bool kInlined = true, class Problem, int kCount, class A>
 __device__ __forceinline__ void activate(A (&)[kCount], const Problem&) {}
 
-template <class T, class Problem, int kCount, class A>
+template <class T, bool kInlined = true, class Problem, int kCount, class A>
 __device__ __forceinline__ void activate(A (&h)[kCount], const ActivatedProblem<Problem, A>& p) {
   const auto common = [&](auto act) {
 #pragma unroll
     for (int j = 0; j < kCount; ++j) h[j] = decltype(act)::at(h[j], p.scalars).value;
   };
-  with_activation<T, kCount>(p.activation.kind, common, [&] {
+  with_activation<T, kInlined ? kCount : 1>(p.activation.kind, common, [&] {
     const Values<A, kCount> values = activation_values<T>(values_of(h), p);
 #pragma unroll
     for (int j = 0; j < kCount; ++j) h[j] = values.value[j];

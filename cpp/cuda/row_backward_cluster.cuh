@@ -108,6 +108,10 @@ struct BackwardWorker {
   static constexpr int kSize = kPackSize<T>;
   static constexpr bool kLayer = kKind == NormKind::layer;
   static constexpr bool kBranchless = kHeld && kServed;  // where there are registers for several packs at once
+  /// Slopes are computed once: dy times the slope takes the place of dy in the ring, and with a type of 16 bits also
+  /// that of a tensor behind the others, for which the planner leaves room.
+  static constexpr bool kKeeps = kActivated && kServed;
+  static constexpr int kParts = sizeof(A) / sizeof(T);
 
   const KernelProblem<RowBackward, T, kActivated>& p;
   const Scalars<A>& scalars;
@@ -123,27 +127,50 @@ struct BackwardWorker {
   bool bias;
 
   /// xhat, g = dy * weight and dy (times the activation's slope) of pack v; for a pack that is not there dy and g are 0
-  /// and add nothing to any sum.
-  __device__ __forceinline__ void read(SharedAddress x, SharedAddress dy, int v, const RowStatistics<A>& of,
-                                       A (&xhat)[kSize], A (&gradient)[kSize], A (&value)[kSize]) {
+  /// and add nothing to any sum. kept: they have been read before.
+  template <bool kKept>
+  __device__ __forceinline__ void read(int slot, int v, const RowStatistics<A>& of, A (&xhat)[kSize],
+                                       A (&gradient)[kSize], A (&value)[kSize]) {
     A weight[kSize];
-    unpack(load_shared_pack_if<T>(!kBranchless || share.valid(v), x + v * kClusterStrideBytes), xhat);
-    unpack(load_shared_pack_if<T>(!kBranchless || share.valid(v), dy + v * kClusterStrideBytes), value);
+    const bool there = !kBranchless || share.valid(v);
+    unpack(load_shared_pack_if<T>(there, ring.own(slot, 0) + v * kClusterStrideBytes), xhat);
+    if constexpr (kKept) {
+#pragma unroll
+      for (int h = 0; h < kParts; ++h) {
+        unpack(load_shared_pack_if<A>(there, kept(slot, h) + v * kClusterStrideBytes), value + h * kPackSize<A>);
+      }
+    } else {
+      unpack(load_shared_pack_if<T>(there, ring.own(slot, 1) + v * kClusterStrideBytes), value);
+    }
     weights.get(v, weight);
-    if constexpr (kActivated) {
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) xhat[j] = normalized(xhat[j], of.mean, of.rstd);
+    if constexpr (kActivated && !kKept) {
       A h[kSize];
 #pragma unroll
       for (int j = 0; j < kSize; ++j) h[j] = A(0);
       if (share.valid(v)) biases.get(v, h);
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) h[j] = affine(normalized(xhat[j], of.mean, of.rstd), weight[j], h[j]);
+      for (int j = 0; j < kSize; ++j) h[j] = affine(xhat[j], weight[j], h[j]);
       multiply_slopes<T>(value, h, p);
       weights.get(v, weight);  // again: the call takes the registers
     }
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      xhat[j] = normalized(xhat[j], of.mean, of.rstd);
-      gradient[j] = value[j] * weight[j];
+    for (int j = 0; j < kSize; ++j) gradient[j] = value[j] * weight[j];
+  }
+
+  /// Where the parts of dy times the slope are kept.
+  __device__ __forceinline__ SharedAddress kept(int slot, int part) const {
+    return ring.own(slot, part == 0 ? 1 : residual ? 3 : 2);
+  }
+  __device__ __forceinline__ void keep(int slot, int v, const A (&value)[kSize]) {
+    if (!share.valid(v)) return;
+#pragma unroll
+    for (int h = 0; h < kParts; ++h) {
+      Pack<A> pack;
+#pragma unroll
+      for (int j = 0; j < kPackSize<A>; ++j) pack.word[j] = value[h * kPackSize<A> + j];
+      store_shared_pack(kept(slot, h) + v * kClusterStrideBytes, pack);
     }
   }
 
@@ -152,12 +179,12 @@ struct BackwardWorker {
     A product = A(0), sum = A(0);
     if (share.count > 0) {
       ring.wait(place);
-      const SharedAddress x = ring.own(place.slot, 0), dy = ring.own(place.slot, 1);
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         if (!kBranchless && !share.valid(v)) continue;
         A xhat[kSize], gradient[kSize], value[kSize];
-        read(x, dy, v, of, xhat, gradient, value);
+        read<false>(place.slot, v, of, xhat, gradient, value);
+        if constexpr (kKeeps) keep(place.slot, v, value);
 #pragma unroll
         for (int j = 0; j < kSize; ++j) {
           product += gradient[j] * xhat[j];
@@ -191,13 +218,12 @@ struct BackwardWorker {
       c1 = kLayer ? total.second * scalars.reciprocal_cols * of.rstd : A(0);
       c2 = total.first * scalars.reciprocal_cols * of.rstd;
     }
-    const SharedAddress x = ring.own(slot, 0), dy = ring.own(slot, 1);
     T* dx = share.own(turn_pointer<T>(p.dx, scalars.rows, share.row(turn)));
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (!kBranchless && !share.valid(v)) continue;
       A xhat[kSize], gradient[kSize], value[kSize];
-      read(x, dy, v, of, xhat, gradient, value);
+      read<kKeeps>(slot, v, of, xhat, gradient, value);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) gradient[j] = input_gradient(gradient[j], xhat[j], of.rstd, c1, c2);
       if (residual) {
@@ -208,6 +234,8 @@ struct BackwardWorker {
       }
       if (share.valid(v)) store_pack(dx + v * kClusterStride<T>, to_pack<T>(gradient));
     }
+    // What was written to the slot comes before what the next copy writes there.
+    if constexpr (kKeeps) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncwarp();
   }
 };
@@ -293,7 +321,7 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
   const bool residual = p.dresidual.data != nullptr;
   char* parts = shared;  // of a direct exchange; then the rings
   WarpRing ring(shared + (kServed ? 0 : DirectExchange<A>::bytes(share.blocks)), full[serving ? 0 : share.warp], share,
-                split.stages, residual ? 3 : 2);
+                split.stages, residual ? 3 : 2, Worker::kKeeps ? Worker::kParts - 1 : 0);
   const auto fetch = [&](int turn, int slot) {
     if (turn >= share.turns || share.count == 0) return;
     const auto copy = [&](int tensor, const Operand& operand) {

@@ -72,14 +72,18 @@ __device__ __forceinline__ void add_residual(const T* residual, T* to, const Own
   }
 }
 
+/// Which parameters there are. affine: all that this norm commonly has, without an offset (layer: both; rms: the
+/// weight), so that nothing needs to be chosen for each pack.
+enum class Parameters : uint8_t { affine, any };
+
 /// y = act(xhat * (weight + offset) + bias). kLean: fewest instructions, of which short rows have too many for their
 /// bytes; longer rows are better off with branches and with addresses that hold no registers.
-template <bool kWide, bool kLean, class T, int kStride, int kVectors, class Problem, class A = Accumulator<T>>
-__device__ __forceinline__ void write_output(const Problem& p, T* y, const OwnPacks<T, kStride>& own,
-                                             const Pack<T> (&x)[kVectors], A mean, A rstd, A offset) {
-  constexpr int kSize = kPackSize<T>;
-  constexpr bool kCalls = !std::is_same_v<Problem, RowForward>;
-  using Stored = std::conditional_t<kWide, A, T>;
+template <NormKind kKind, Parameters kParameters, bool kLean, class Stored, class T, int kStride, int kVectors,
+          class Problem, class A = Accumulator<T>>
+__device__ __forceinline__ void write_packs(const Problem& p, T* y, const OwnPacks<T, kStride>& own,
+                                            const Pack<T> (&x)[kVectors], A mean, A rstd, A offset) {
+  constexpr int kSize = kPackSize<T>, kStep = kStride * kSize;
+  constexpr bool kAny = kParameters == Parameters::any;
   const auto* weights = static_cast<const Stored*>(p.weight.data) + own.first * kSize;
   const auto* biases = static_cast<const Stored*>(p.bias.data) + own.first * kSize;
   y = own.in(y, 0);
@@ -87,27 +91,30 @@ __device__ __forceinline__ void write_output(const Problem& p, T* y, const OwnPa
     weights = one_base(weights);
     biases = one_base(biases);
     y = one_base(y);
+  } else if constexpr (!kAny) {
+    asm volatile("" : "+l"(weights), "+l"(biases));  // no load before it is known what there is
   }
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const bool valid = own.valid(v);
     if (!kLean && !valid) continue;
-    if constexpr (kCalls) {  // no addresses in registers over a call
+    if constexpr (kAny && !std::is_same_v<Problem, RowForward>) {  // no addresses in registers over a call
       int first = own.first;
       asm volatile("" : "+r"(first));
       weights = static_cast<const Stored*>(p.weight.data) + first * kSize;
       biases = static_cast<const Stored*>(p.bias.data) + first * kSize;
     }
-    constexpr int kStep = kStride * kSize;
-    A value[kSize], weight[kSize], bias[kSize];
+    A value[kSize], weight[kSize], bias[kSize] = {};
     if constexpr (kLean) {
       load_parameters_if<T>(weights + v * kStep, valid && p.weight.data != nullptr, A(1), weight);
       load_parameters_if<T>(biases + v * kStep, valid && p.bias.data != nullptr, A(0), bias);
     } else {
-      load_parameters<T>(weights + v * kStep, p.weight.data != nullptr, A(1), weight);
-      load_parameters<T>(biases + v * kStep, p.bias.data != nullptr, A(0), bias);
+      load_parameters<T>(weights + v * kStep, !kAny || p.weight.data != nullptr, A(1), weight);
+      if constexpr (kAny || kKind == NormKind::layer) {
+        load_parameters<T>(biases + v * kStep, !kAny || p.bias.data != nullptr, A(0), bias);
+      }
     }
-    if (offset != A(0)) {
+    if (kAny && offset != A(0)) {
       if constexpr (kLean) asm volatile("");  // a branch, not a predicate on each addition
 #pragma unroll
       for (int j = 0; j < kSize; ++j) weight[j] = effective_weight(weight[j], offset);
@@ -115,9 +122,25 @@ __device__ __forceinline__ void write_output(const Problem& p, T* y, const OwnPa
     unpack(x[v], value);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) value[j] = affine(normalized(value[j], mean, rstd), weight[j], bias[j]);
-    activate<T>(value, p);
+    activate<T, !kAny>(value, p);
     if (!kLean || valid) store_pack(y + v * kStep, to_pack<T>(value));
   }
+}
+
+/// The same for the parameters that there are. With an activation the usual ones have code of their own: between two
+/// calls of it, every choice costs.
+template <NormKind kKind, bool kLean, class Stored, class T, int kStride, int kVectors, class Problem,
+          class A = Accumulator<T>>
+__device__ __forceinline__ void write_output(const Problem& p, T* y, const OwnPacks<T, kStride>& own,
+                                             const Pack<T> (&x)[kVectors], A mean, A rstd, A offset) {
+  if constexpr (!std::is_same_v<Problem, RowForward>) {
+    const bool bias = p.bias.data != nullptr;
+    if (p.weight.data != nullptr && bias == (kKind == NormKind::layer) && offset == A(0)) {
+      write_packs<kKind, Parameters::affine, kLean, Stored>(p, y, own, x, mean, rstd, offset);
+      return;
+    }
+  }
+  write_packs<kKind, Parameters::any, kLean, Stored>(p, y, own, x, mean, rstd, offset);
 }
 
 /// Mean of a set, and sum of the squares about it.
@@ -160,84 +183,83 @@ __device__ __forceinline__ RowMoments<A> block_moments(const OwnPacks<T, kWarp>&
   const A count = count_of(lane);
   const A mean = warp_sum(part.mean * count) * reciprocal_cols;
   return {mean, warp_sum(recentred(Moments<A>{part.mean, part.squares, count}, mean))};
-}
 
-/// kLanes: lanes that share a row (warp), or 0 for all threads of a block (block). kThreads bounds the block, kBlocks
-/// is how many must fit a multiprocessor: as many as leave registers for a thread's packs without spills.
-template <class T, NormKind kKind, bool kActivated, int kLanes, int kVectors, int kThreads, int kBlocks>
-__global__ void __launch_bounds__(kThreads, kBlocks)
-    row_forward_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
-                       const Scalars<Accumulator<T>> scalars) {
-  using A = Accumulator<T>;
-  constexpr int kSize = kPackSize<T>;
-  constexpr bool kBlock = kLanes == 0;
-  constexpr bool kLayer = kKind == NormKind::layer, kLean = !kBlock && !kActivated;
-  constexpr int kStride = kBlock ? kWarp : kLanes;
-  const RowGeometry& g = p.geometry;
-  const int lane = kBlock ? threadIdx.x : threadIdx.x % kStride;
-  const int64_t row =
-      kBlock ? blockIdx.x : static_cast<int64_t>(blockIdx.x) * (blockDim.x / kStride) + threadIdx.x / kStride;
-  const bool active = row < g.rows;  // lanes without a row take part in their warp's shuffles
-  const int packs = static_cast<int>(g.cols) / kSize;
-  const OwnPacks<T, kStride> own{kBlock ? lane / kWarp * (kWarp * kVectors) + lane % kWarp : lane, active ? packs : 0};
-  const RowIndex index(scalars.rows, active ? row : 0);
+  /// kLanes: lanes that share a row (warp), or 0 for all threads of a block (block). kThreads bounds the block, kBlocks
+  /// is how many must fit a multiprocessor: as many as leave registers for a thread's packs without spills.
+  template <class T, NormKind kKind, bool kActivated, int kLanes, int kVectors, int kThreads, int kBlocks>
+  __global__ void __launch_bounds__(kThreads, kBlocks) row_forward_kernel(
+      const __grid_constant__ KernelProblem<RowForward, T, kActivated> p, const Scalars<Accumulator<T>> scalars) {
+    using A = Accumulator<T>;
+    constexpr int kSize = kPackSize<T>;
+    constexpr bool kBlock = kLanes == 0;
+    constexpr bool kLayer = kKind == NormKind::layer, kLean = !kBlock && !kActivated;
+    constexpr int kStride = kBlock ? kWarp : kLanes;
+    const RowGeometry& g = p.geometry;
+    const int lane = kBlock ? threadIdx.x : threadIdx.x % kStride;
+    const int64_t row =
+        kBlock ? blockIdx.x : static_cast<int64_t>(blockIdx.x) * (blockDim.x / kStride) + threadIdx.x / kStride;
+    const bool active = row < g.rows;  // lanes without a row take part in their warp's shuffles
+    const int packs = static_cast<int>(g.cols) / kSize;
+    const OwnPacks<T, kStride> own{kBlock ? lane / kWarp * (kWarp * kVectors) + lane % kWarp : lane,
+                                   active ? packs : 0};
+    const RowIndex index(scalars.rows, active ? row : 0);
 
-  prefetch_parameter<T>(p.weight, g.cols);
-  prefetch_parameter<T>(p.bias, g.cols);
-  const T* from = own.in(row_pointer<const T>(p.x, index), 0);
-  if (blockIdx.x < kPrefetchingBlocks) own.template prefetch<kVectors>(from);
-  start_after_previous();
-  Pack<T> x[kVectors];
-  if constexpr (kLean) from = one_base(from);
+    prefetch_parameter<T>(p.weight, g.cols);
+    prefetch_parameter<T>(p.bias, g.cols);
+    const T* from = own.in(row_pointer<const T>(p.x, index), 0);
+    if (blockIdx.x < kPrefetchingBlocks) own.template prefetch<kVectors>(from);
+    start_after_previous();
+    Pack<T> x[kVectors];
+    if constexpr (kLean) from = one_base(from);
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) x[v] = own.valid(v) ? load_pack(from + v * (kStride * kSize)) : Pack<T>{};
-  if (p.residual.data != nullptr) {
-    add_residual(row_pointer<const T>(p.residual, index), row_pointer<T>(p.residual_out, index), own, x);
-  }
-  A mean = A(0), squares = A(0);
-  if constexpr (kBlock && kLayer) {
-    const RowMoments<A> moments = block_moments<T>(own, x, scalars.reciprocal_cols);
-    mean = moments.mean;
-    squares = moments.squares;
-  } else {
-    if constexpr (kLayer) {
+    for (int v = 0; v < kVectors; ++v) x[v] = own.valid(v) ? load_pack(from + v * (kStride * kSize)) : Pack<T>{};
+    if (p.residual.data != nullptr) {
+      add_residual(row_pointer<const T>(p.residual, index), row_pointer<T>(p.residual_out, index), own, x);
+    }
+    A mean = A(0), squares = A(0);
+    if constexpr (kBlock && kLayer) {
+      const RowMoments<A> moments = block_moments<T>(own, x, scalars.reciprocal_cols);
+      mean = moments.mean;
+      squares = moments.squares;
+    } else {
+      if constexpr (kLayer) {
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+          A value[kSize];
+          unpack(x[v], value);
+          mean += total_of(value);
+        }
+        mean = lane_sum<kStride>(mean) * scalars.reciprocal_cols;
+      }
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         A value[kSize];
         unpack(x[v], value);
-        mean += total_of(value);
+        if constexpr (kLayer) centre(value, mean);
+        squares += own.valid(v) ? squares_of(value) : A(0);
       }
-      mean = lane_sum<kStride>(mean) * scalars.reciprocal_cols;
+      if constexpr (kBlock) {
+        __shared__ GroupScratch<A, 1> scratch;
+        A value[1] = {squares};
+        group_sum(value, scratch.slots(0, blockDim.x / kWarp), lane / kWarp, blockDim.x / kWarp, 0);
+        squares = value[0];
+      } else {
+        squares = lane_sum<kStride>(squares);
+      }
     }
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      A value[kSize];
-      unpack(x[v], value);
-      if constexpr (kLayer) centre(value, mean);
-      squares += own.valid(v) ? squares_of(value) : A(0);
+    const A variance = squares * scalars.reciprocal_cols;
+    const A rstd = reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });
+    if (lane == 0 && active) {
+      if (p.mean.data != nullptr) *row_pointer<A>(p.mean, index) = mean;
+      if (p.rstd.data != nullptr) *row_pointer<A>(p.rstd, index) = rstd;
     }
-    if constexpr (kBlock) {
-      __shared__ GroupScratch<A, 1> scratch;
-      A value[1] = {squares};
-      group_sum(value, scratch.slots(0, blockDim.x / kWarp), lane / kWarp, blockDim.x / kWarp, 0);
-      squares = value[0];
+    T* y = row_pointer<T>(p.y, index);
+    const Operand& parameter = p.weight.data != nullptr ? p.weight : p.bias;  // both have one dtype here
+    if (sizeof(T) == 2 && parameter.data != nullptr && parameter.dtype == DType::f32) {
+      write_output<kKind, kLean, A>(p, y, own, x, mean, rstd, scalars.weight_offset);
     } else {
-      squares = lane_sum<kStride>(squares);
+      write_output<kKind, kLean, T>(p, y, own, x, mean, rstd, scalars.weight_offset);
     }
   }
-  const A variance = squares * scalars.reciprocal_cols;
-  const A rstd = reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });
-  if (lane == 0 && active) {
-    if (p.mean.data != nullptr) *row_pointer<A>(p.mean, index) = mean;
-    if (p.rstd.data != nullptr) *row_pointer<A>(p.rstd, index) = rstd;
-  }
-  T* y = row_pointer<T>(p.y, index);
-  const Operand& parameter = p.weight.data != nullptr ? p.weight : p.bias;  // both have one dtype here
-  if (sizeof(T) == 2 && parameter.data != nullptr && parameter.dtype == DType::f32) {
-    write_output<true, kLean>(p, y, own, x, mean, rstd, scalars.weight_offset);
-  } else {
-    write_output<false, kLean>(p, y, own, x, mean, rstd, scalars.weight_offset);
-  }
-}
 
 }  // namespace normact::cuda
