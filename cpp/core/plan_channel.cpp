@@ -91,6 +91,20 @@ ChannelMask mask_of(const ChannelRequest& r, const ChannelPlan& plan) {
   return squares && fits ? ChannelMask::turned : ChannelMask::apart;
 }
 
+/// Items of a part that a group lies in, at most.
+int64_t stacks_a_group(const ChannelRequest& r, const ChannelPlan& plan) {
+  const int64_t width = plan.tile * plan.tiles_an_item, channels = group_channels(r);
+  if (width % channels == 0) return 1;
+  return channels % width == 0 ? channels / width : std::min(plan.stacks_a_slab(), ceil_div(channels - 1, width) + 1);
+}
+
+/// Groups that an item touches, at most.
+int groups_an_item(const ChannelRequest& r, const ChannelPlan& plan) {
+  const int64_t width = plan.tile * plan.tiles_an_item, channels = group_channels(r);
+  if (width % channels == 0) return static_cast<int>(width / channels);
+  return channels % width == 0 ? 1 : static_cast<int>(ceil_div(width - 1, channels) + 1);
+}
+
 /// Everything that follows from the access, for plans that read x twice.
 void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* to) {
   ChannelPlan& plan = *to;
@@ -189,7 +203,8 @@ ChannelPlan plan_channel(const ChannelRequest& r, const DeviceInfo& device, cons
   plan.batches = batches_of(r);
   plan.groups = r.set == ChannelSet::channel ? r.geometry.channels : r.geometry.groups;
   if (!plan_kept(r, device, tuning, &plan)) plan_read_twice(r, device, tuning, &plan);
-  plan.merge_lanes = static_cast<int>(std::min<int64_t>(kWarp, power_of_two_from(group_channels(r) * plan.parts)));
+  const int64_t entries_a_group = plan.parts * stacks_a_group(r, plan);
+  plan.merge_lanes = static_cast<int>(std::min<int64_t>(kWarp, power_of_two_from(entries_a_group)));
   plan.scratch_bytes = scratch_bytes(r, plan);
   plan.mask = mask_of(r, plan);
   if (r.mask && plan.mask == ChannelMask::turned) {
@@ -198,15 +213,21 @@ ChannelPlan plan_channel(const ChannelRequest& r, const DeviceInfo& device, cons
   }
   const int64_t groups_a_slab = ceil_div(plan.tiles_a_slab * plan.tile, group_channels(r));
   plan.settles_a_slab = ceil_div(groups_a_slab * plan.merge_lanes, kChannelThreads);
-  const int64_t entries_a_slab = groups_a_slab * group_channels(r) * plan.parts;
+  const int64_t entries_a_slab = groups_a_slab * entries_a_group;
   plan.settles_apart =
       plan.settles_a_slab > 1 || entries_a_slab > kMostEntries || (r.settles_once && plan.items_a_slab() > 1);
   const bool both = r.passes == ChannelPasses::both;
-  const int64_t entries = r.passes == ChannelPasses::apply ? 0 : plan.batches * r.geometry.channels * plan.parts;
+  const bool sums = r.passes != ChannelPasses::apply, several = group_channels(r) > 1;
+  const int64_t channel_entries = plan.batches * r.geometry.channels * plan.parts;
+  if (sums && several) plan.groups_an_item = groups_an_item(r, plan);
+  plan.group_entries_at = several && sums && r.channel_sums ? channel_entries : 0;
+  const int64_t group_entries = plan.slabs * plan.items_a_slab() * plan.groups_an_item;
+  const int64_t entries = several ? plan.group_entries_at + group_entries : sums ? channel_entries : 0;
   plan.finals = static_cast<size_t>(round_up(entries * r.entry_bytes, 256));
   const int64_t finals = both ? plan.batches * plan.groups * 2 * accumulator_bytes(r.dtype) : 0;
   plan.counters = plan.finals + static_cast<size_t>(round_up(finals, 256));
-  plan.counter_bytes = plan.waits() ? static_cast<size_t>(2 * plan.slabs + 1) * sizeof(uint32_t) : 0;
+  plan.counter_bytes =
+      plan.order == ChannelOrder::waves ? static_cast<size_t>(2 * plan.slabs + 1) * sizeof(uint32_t) : 0;
   plan.workspace_bytes = plan.counters + plan.counter_bytes;
   return plan;
 }

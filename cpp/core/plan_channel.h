@@ -71,13 +71,17 @@ struct ChannelPlan {
   int64_t settles_a_slab;  // items that do so
   bool settles_apart;      // kept: else each block does so for itself
   int64_t blocks;
-  int accesses;       // kept: the most of a thread in an item, of each tensor
-  int kept_bytes;     // of shared memory, for a block's item
-  int scratch_bytes;  // of shared memory, in front of the bits
-  int bits_stride;    // turned mask: bytes of a column of packs
-  int bits_bytes;     // turned mask: of shared memory, between scratch memory and kept packs
-  size_t finals;      // offset in the workspace, behind the entries: two numbers a group
-  size_t counters;    // behind these
+  int accesses;              // kept: the most of a thread in an item, of each tensor
+  int delay;                 // kept: nanoseconds by which half of the teams begin later
+  int kept_bytes;            // of shared memory, for a block's item
+  int scratch_bytes;         // of shared memory, in front of the parameters
+  int parameter_bytes;       // kept: those of the channels of two items; 0: too many
+  int bits_stride;           // turned mask: bytes of a column of packs
+  int bits_bytes;            // turned mask: of shared memory, between scratch memory and kept packs
+  int groups_an_item;        // that an item may touch, and leaves an entry of; 0: groups of one channel
+  int64_t group_entries_at;  // index of the first entry of a group, behind those of channels
+  size_t finals;             // offset in the workspace, behind the entries: two numbers a group
+  size_t counters;           // behind these
   size_t counter_bytes;
   size_t workspace_bytes;
 
@@ -87,8 +91,8 @@ struct ChannelPlan {
   }
   int scratch_lines() const { return lines / lines_together; }
   int64_t stacks_a_slab() const { return (tiles_a_slab + tiles_an_item - 1) / tiles_an_item; }
-  /// Whether blocks wait for others.
-  bool waits() const { return order == ChannelOrder::waves || (order == ChannelOrder::kept && items_a_slab() > 1); }
+  /// Whether blocks wait for others that may come later.
+  bool waits_together() const { return order == ChannelOrder::kept && items_a_slab() > 1; }
   int64_t items_a_slab() const { return stacks_a_slab() * parts; }
 };
 
@@ -102,9 +106,11 @@ struct ChannelRequest {
   int tensors;        // of x's shape that a pass reads
   int kept;           // of these, those that both passes need, and that may be kept between them
   bool mask;          // whether there is one
-  bool settles_once;  // settling leaves something behind, or reads of x what apply overwrites: no block may repeat it
+  bool settles_once;  // settling leaves something in the workspace that is read later: no block may repeat it
   int sums;           // numbers that a thread leaves of a channel
+  int parameters;     // numbers that belong to a channel beside its sums
   int entry_bytes;    // of a channel's sums
+  bool channel_sums;  // whether those of each channel are wanted, though groups have several
   ChannelPasses passes;
   int sm_margin;
 };
@@ -120,7 +126,8 @@ struct ChannelTuning {
   int plane_blocks = 4;            // a multiprocessor
   int row_blocks = 3;
   int kept_blocks = 2;
-  int kept_teams = 2;  // at work at the same time, at least, where not everything is
+  int kept_delay = 190;  // nanoseconds an access (ChannelPlan::delay)
+  int kept_teams = 2;    // at work at the same time, at least, where not everything is
 };
 
 ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning);

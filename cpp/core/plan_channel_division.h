@@ -41,6 +41,13 @@ inline int scratch_bytes(const ChannelRequest& r, const ChannelPlan& plan) {
   return static_cast<int>(round_up(numbers * accumulator_bytes(r.dtype), kPackBytes));
 }
 
+/// Shared memory for what belongs to the channels of two items that are kept; 0: more channels than a thread fetches.
+inline int parameter_bytes(const ChannelRequest& r, const ChannelPlan& plan) {
+  const int channels = plan.tile * plan.tiles_an_item;
+  if (channels > kChannelThreads) return 0;
+  return static_cast<int>(round_up(2 * channels * r.parameters * accumulator_bytes(r.dtype), kPackBytes));
+}
+
 /// Threads side by side on a plane of so many packs.
 int lanes_of_plane(int64_t packs);
 

@@ -54,7 +54,7 @@ bool divide(const ChannelRequest& r, const Room& room, int64_t wanted, ChannelPl
     tile *= together(r, tile, room.blocks, item_bytes);
     tile = std::min({tile, r.geometry.channels, whole <= widest ? widest / whole * whole : widest});
     divide_rows(r, tile, plan);
-    full = most(scratch_bytes(r, *plan));
+    full = most(scratch_bytes(r, *plan) + parameter_bytes(r, *plan));
     slab_channels = std::lcm<int64_t>(plan->tile, per_group);
   }
   divide_tiles(r, slab_channels, plan);
@@ -71,12 +71,16 @@ bool divide(const ChannelRequest& r, const Room& room, int64_t wanted, ChannelPl
   plan->accesses = static_cast<int>(of_tile * plan->tiles_an_item);
   const int64_t items = plan->slabs * plan->items_a_slab();
   const int64_t team = items <= room.blocks ? room.blocks : room.blocks / room.teams;
-  return plan->items_a_slab() <= team && items < kMostItems;
+  if (plan->items_a_slab() > team || items >= kMostItems) return false;
+  if (plan->accesses > most(scratch_bytes(r, *plan) + parameter_bytes(r, *plan))) return false;
+  // Whole teams: none is at two slabs, of which one would wait for blocks that have yet to come to it.
+  plan->blocks = std::min(plan->slabs, room.blocks / plan->items_a_slab()) * plan->items_a_slab();
+  return true;
 }
 
 /// What all blocks do one after the other, in accesses of a thread.
-int64_t work_of(const ChannelPlan& plan, int64_t blocks) {
-  return ceil_div(plan.slabs * plan.items_a_slab(), blocks) * (plan.accesses + kItemAccesses);
+int64_t work_of(const ChannelPlan& plan) {
+  return ceil_div(plan.slabs * plan.items_a_slab(), plan.blocks) * (plan.accesses + kItemAccesses);
 }
 
 }  // namespace
@@ -91,9 +95,7 @@ bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelT
   const auto consider = [&](int64_t accesses) {
     ChannelPlan other = *plan;
     if (!divide(r, room, accesses, &other)) return;
-    if (best.blocks > 0 && work_of(other, room.blocks) >= work_of(best, room.blocks)) return;
-    best = other;
-    best.blocks = std::min(best.slabs * best.items_a_slab(), room.blocks);
+    if (best.blocks == 0 || work_of(other) < work_of(best)) best = other;
   };
   // Everything at once, if it fits, in items just as large as they need be; else large items, or somewhat smaller ones
   // that leave fewer blocks without work in the last round.
@@ -101,9 +103,11 @@ bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelT
   const int64_t even = std::max(kLeastAccesses, ceil_div(total, room.blocks * kAccessBytes));
   const auto at_once = [&] { return best.blocks > 0 && best.slabs * best.items_a_slab() <= room.blocks; };
   for (int64_t accesses = even; accesses <= most && !at_once(); accesses += ceil_div(accesses, 8)) consider(accesses);
-  for (int eighths = 8; eighths > 4 && !at_once(); --eighths) consider(most * eighths / 8);
+  for (int64_t accesses = most; 2 * accesses > most && !at_once(); --accesses) consider(accesses);
   if (best.blocks == 0) return false;
   best.order = ChannelOrder::kept;
+  best.delay = at_once() ? 0 : static_cast<int>(r.kept * best.accesses * tuning.kept_delay);
+  best.parameter_bytes = parameter_bytes(r, best);
   best.kept_bytes = static_cast<int>(r.kept * best.accesses * kAccessBytes);
   best.slabs_a_wave = best.slabs;
   *plan = best;

@@ -88,8 +88,9 @@ ChannelRequest request_of(const ChannelForward& p, int sm_margin) {
   r.tensors = r.kept = 1;
   r.mask = p.mask != nullptr;
   const bool averages = p.set == ChannelSet::group && p.running.mean.data != nullptr;  // of the moments it leaves
-  r.settles_once = averages || p.y.data == p.x.data;
+  r.settles_once = averages;
   r.sums = 3;
+  r.parameters = 2;
   r.entry_bytes = 4 * accumulator_bytes(p.dtype);
   return r;
 }
@@ -100,6 +101,8 @@ ChannelRequest request_of(const ChannelBackward& p, ChannelPasses passes, int sm
   if (p.y.data != nullptr || p.addend.data != nullptr) r.tensors = 3;  // an addend is there if h is computed again
   r.mask = p.mask != nullptr;
   r.sums = 2;
+  r.parameters = 4;
+  r.channel_sums = true;
   r.entry_bytes = 2 * accumulator_bytes(p.dtype);
   return r;
 }

@@ -23,9 +23,11 @@ struct BackwardPass {
   using Spot = typename Walk::Spot;
   using Access = typename Walk::Access;
   static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
+  static constexpr Arrival kArrival = kKept ? Arrival::awaited : Arrival::there;
   static constexpr bool kActs = !kIdentity<T, Act>;
   static constexpr bool kFromOutput = slope_follows_from_output<Act>();
   static constexpr bool kMasked = kAny<Act> || std::is_same_v<Act, Relu<Math<T>>>;
+  static constexpr int kTensors = 2;                        // that are kept
   static constexpr int kLoads = 2;                          // of each tensor under way together
   static constexpr bool kAhead = !Walk::kPlanes && !kActs;  // where there are registers for the next ones, too
 
@@ -41,21 +43,28 @@ struct BackwardPass {
 
   /// What belongs to the channels of a thread.
   struct Constants {
-    A mean[kOwned], scale[kOwned], bias[kActs ? kOwned : 1];
+    A mean[kOwned], rstd[kOwned], scale[kOwned], bias[kActs ? kOwned : 1];
   };
 
-  __device__ __forceinline__ A rstd_at(int64_t batch, int64_t channel) const {
-    return *statistic_at<A>(p.rstd, batch, s.group_of(channel));
+  struct alignas(4 * sizeof(A)) Parameters {
+    A mean, rstd, weight, bias;
+  };
+  __device__ __forceinline__ Parameters parameters_of(int64_t batch, int64_t channel) const {
+    const int64_t group = s.group_of(channel);
+    return {*statistic_at<A>(p.mean, batch, group), *statistic_at<A>(p.rstd, batch, group),
+            entry_or<T>(p.weight, channel, A(1)), entry_or<T>(p.bias, channel, A(0))};
   }
 
-  __device__ __forceinline__ Constants constants_of(const ChannelTile& tile, const Walk& walk) const {
+  __device__ __forceinline__ Constants constants_of(const ChannelTile& tile, const KeptPacks& kept,
+                                                    const Walk& walk) const {
     Constants of;
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) {
-      const int64_t channel = tile.first + walk.column() + o;
-      of.mean[o] = *statistic_at<A>(p.mean, tile.batch, s.group_of(channel));
-      of.scale[o] = channel_scale(rstd_at(tile.batch, channel), entry_or<T>(p.weight, channel, A(1)));
-      if constexpr (kActs) of.bias[o] = entry_or<T>(p.bias, channel, A(0));
+      const Parameters own = kept_parameters<kKept>(*this, tile, kept, walk.column() + o);
+      of.mean[o] = own.mean;
+      of.rstd[o] = own.rstd;
+      of.scale[o] = channel_scale(own.rstd, own.weight);
+      if constexpr (kActs) of.bias[o] = own.bias;
     }
     return of;
   }
@@ -67,14 +76,15 @@ struct BackwardPass {
   };
 
   /// What the activation's slope needs beside x: y, or addend where h is computed again; or nothing.
-  __device__ __forceinline__ ChannelView third_view() const {
-    if (!kActs || p.mask != nullptr) return {};
-    return p.y.data != nullptr ? p.y : p.addend;
+  __device__ __forceinline__ const ChannelView* third_view() const {
+    if (!kActs || p.mask != nullptr) return nullptr;
+    if (p.y.data != nullptr) return &p.y;
+    return p.addend.data != nullptr ? &p.addend : nullptr;
   }
 
-  __device__ __forceinline__ void stage(const ChannelItem& item, const KeptPacks& kept) const {
+  __device__ __forceinline__ ItemCopy<Walk, 2> copy(const ChannelItem& item) const {
     const ChannelView* const views[] = {&p.x, &p.dy};
-    stage_item<Walk>(s, item, kept, views, third_view());
+    return ItemCopy<Walk, 2>(s, item, views, third_view());
   }
 
   /// kSlopes: dy is dh already, see kKeepsSlopes.
@@ -86,8 +96,7 @@ struct BackwardPass {
     in->kept_dy = kept.at(1, 0);
     kept.pass(spot);
     if constexpr (kActs && !kSlopes) {
-      if (p.mask != nullptr || (p.y.data == nullptr && p.addend.data == nullptr)) return;
-      fetch<false>(walk, p.y.data != nullptr ? p.y : p.addend, spot, kept, 0, in->third);
+      if (third_view() != nullptr) fetch<false>(walk, *third_view(), spot, kept, 0, in->third);
     }
   }
 
@@ -168,11 +177,14 @@ struct BackwardPass {
     }
     draw();
     store_sums(s, item, scratch, entries);
+    if (s.groups_an_item == 0) return;
+    store_group_sums(s, item, scratch, entries + s.group_entries_at,
+                     [&](int channel) { return entry_or<T>(p.weight, item.first + channel, A(1)); });
   }
 
   __device__ __forceinline__ void reduce_tile(const ChannelTile& tile, Walk& walk, KeptPacks& kept,
                                               NumberPair<A> (&sums)[kOwned]) const {
-    const Constants of = constants_of(tile, walk);
+    const Constants of = constants_of(tile, kept, walk);
     const auto read = [&](const auto& spot, auto* in) { load<false>(walk, spot, kept, in); };
     const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
@@ -201,22 +213,17 @@ struct BackwardPass {
       for_each_block<kLoads, kAhead, Loaded>(walk, read, use);
     }
 #pragma unroll
-    for (int o = 0; o < kOwned; ++o) sums[o].second *= rstd_at(tile.batch, tile.first + walk.column() + o);
+    for (int o = 0; o < kOwned; ++o) sums[o].second *= of.rstd[o];
   }
 
-  /// Adds up the sums of a group: weighted, as g is, where it has several channels.
-  __device__ __forceinline__ NumberPair<A> sums_of(int64_t first, int64_t group, unsigned count, int lane,
-                                                   int lanes) const {
+  /// Adds up the sums of a group, to lane 0 of `lanes`.
+  __device__ __forceinline__ NumberPair<A> sums_of(const GroupEntries& own, bool valid, int lane, int lanes) const {
     NumberPair<A> sum{A(0), A(0)};
-#pragma unroll 2
-    for (unsigned i = lane; i < count; i += lanes) {
-      const NumberPair<A> entry = NumberPair<A>::load(entries + first + i);
-      const A weight = p.set == ChannelSet::channel
-                           ? A(1)
-                           : entry_or<T>(p.weight, group * s.group_channels + s.by_parts.quotient(i), A(1));
-      sum.first += weight * entry.first;
-      sum.second += weight * entry.second;
-    }
+    const NumberPair<A>* from = s.groups_an_item > 0 ? entries + s.group_entries_at : entries;
+    for_each_handed<kArrival>(from, valid ? own.count() : 0, lane, lanes, own, [&](const NumberPair<A>& entry) {
+      sum.first += entry.first;
+      sum.second += entry.second;
+    });
     for (int offset = lanes / 2; offset > 0; offset >>= 1) {
       sum.first += __shfl_xor_sync(kFullWarp, sum.first, offset);
       sum.second += __shfl_xor_sync(kFullWarp, sum.second, offset);
@@ -227,57 +234,59 @@ struct BackwardPass {
   /// first: whether the results are this block's to write.
   __device__ __forceinline__ void settle(const ChannelSettle& settle, bool first) const {
     for_each_group(s, settle, [&](int64_t group, int lane, int lanes, bool valid) {
-      const int64_t begin = valid ? entry_of(s, settle.batch, group * s.group_channels) : 0;
-      const NumberPair<A> sum =
-          sums_of(begin, group, valid ? static_cast<unsigned>(s.group_channels * s.parts) : 0, lane, lanes);
+      const GroupEntries own(s, settle, valid ? group : settle.first);
+      const NumberPair<A> sum = sums_of(own, valid, lane, lanes);
       if (!valid || lane != 0) return;
       A scale = *statistic_at<A>(p.rstd, settle.batch, group);
-      if (p.set == ChannelSet::channel) {
-        if (first && p.dbias.data != nullptr) store_parameter<T>(p.dbias, group * p.dbias.stride, sum.first);
-        if (first && p.dweight.data != nullptr) store_parameter<T>(p.dweight, group * p.dweight.stride, sum.second);
-        scale = channel_scale(scale, entry_or<T>(p.weight, group, A(1)));
+      if (first && p.set == ChannelSet::channel) {
+        if (p.dbias.data != nullptr) store_parameter<T>(p.dbias, group * p.dbias.stride, sum.first);
+        if (p.dweight.data != nullptr) store_parameter<T>(p.dweight, group * p.dweight.stride, sum.second);
       }
+      if (s.groups_an_item == 0) scale = channel_scale(scale, entry_or<T>(p.weight, group, A(1)));
       const A share = p.frozen ? A(0) : scale / static_cast<A>(s.per_channel * s.group_channels);
       const NumberPair<A> final{share * sum.first, share * sum.second};
       if (kKept && !s.settles_apart) {
-        settled[group - settle.first] = final;
+        settled[group - settle.first_of_slab] = final;
       } else {
-        finals[settle.batch * s.groups + group] = final;
+        hand(finals + settle.batch * s.groups + group, final);
       }
     });
   }
 
   /// c1 and c2 of a channel. first_group: of the slab.
   __device__ __forceinline__ NumberPair<A> correction(int64_t batch, int64_t channel, int first_group, A scale) const {
-    if (kKept && !s.settles_apart) return settled[s.group_of(channel) - first_group];
+    if constexpr (kKept) return settled_at<A>(s, settled, s.group_of(channel) - first_group);
     if (p.sums.data != nullptr) {
       const A share = scale / static_cast<const A*>(p.count)[channel * p.count_stride];
       return {*table_at<A>(p.sums, 1, channel) * share, *table_at<A>(p.sums, 0, channel) * share};
     }
     if (!s.reduces) return {A(0), A(0)};  // frozen, no parameter gradients
-    return NumberPair<A>::load(finals + batch * s.groups + s.group_of(channel));
+    return handed<Arrival::there>(finals + batch * s.groups + s.group_of(channel));
   }
 
-  __device__ __forceinline__ void apply(const ChannelItem& item, KeptPacks kept) const {
+  /// coming: the block's next item, which takes this one's place.
+  template <class Copy>
+  __device__ __forceinline__ void apply(const ChannelItem& item, KeptPacks kept, Copy& coming) const {
 #pragma unroll 1
     for (int index = 0; index < item.tiles; ++index) {
       const ChannelTile tile = item.tile(s, kKept ? index : item.tiles - 1 - index);
       if constexpr (!kKeepsSlopes) read_mask(tile);
-      apply_tile(tile, kept);
+      apply_tile(tile, kept, coming);
     }
   }
 
-  __device__ __forceinline__ void apply_tile(const ChannelTile& tile, KeptPacks& kept) const {
+  template <class Copy>
+  __device__ __forceinline__ void apply_tile(const ChannelTile& tile, KeptPacks& kept, Copy& coming) const {
     Walk walk(s, tile, p.x);
     if (!walk.works()) return;
-    const Constants of = constants_of(tile, walk);
+    const Constants of = constants_of(tile, kept, walk);
     A c1[kOwned], c2[kOwned];
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) {
       const int64_t channel = tile.first + walk.column() + o;
       const NumberPair<A> c = correction(tile.batch, channel, tile.first_group, of.scale[o]);
       c1[o] = c.first;
-      c2[o] = c.second * rstd_at(tile.batch, channel);  // of x - mean instead of xhat
+      c2[o] = c.second * of.rstd[o];  // of x - mean instead of xhat
     }
     const auto read = [&](const auto& spot, auto* in) { load<kKeepsSlopes>(walk, spot, kept, in); };
     const auto use = [&](const auto& spot, const auto& in) {
@@ -294,6 +303,7 @@ struct BackwardPass {
         }
         walk.store(p.dx, spot[k], dh);
       }
+      coming.advance(size_of_array(spot));
     };
     if constexpr (kKept) {
       for_each_kept<kLoads, Loaded>(walk, read, use);
@@ -307,7 +317,7 @@ struct BackwardPass {
 /// Bytes    each element of dy, x (and y, addend, mask, where the slope needs them) is read once where items are kept,
 ///          else twice, the second time out of the L2 cache where a wave fits it; each of dx and daddend is written
 ///          once. Of 16 bits, slopes of activations other than ReLU are computed in both passes.
-/// Barriers three to five an item that is kept, else two, one more where the lines of a block add up their sums.
+/// Barriers four to six an item that is kept, else two, one more where the lines of a block add up their sums.
 template <class T, class Act, class Walk, bool kKept>
 __global__ void __launch_bounds__(kChannelThreads, 2)
     channel_backward_kernel(const __grid_constant__ BackwardProblem<Accumulator<T>> p,

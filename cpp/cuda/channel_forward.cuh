@@ -4,8 +4,7 @@
 
 #include "cuda/channel_activation.cuh"
 #include "cuda/channel_mask.cuh"
-#include "cuda/channel_queue.cuh"
-#include "cuda/channel_sums.cuh"
+#include "cuda/channel_rounds.cuh"
 
 namespace normact::cuda {
 
@@ -53,9 +52,11 @@ struct ForwardPass {
   using A = Accumulator<T>;
   using Spot = typename Walk::Spot;
   static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
+  static constexpr int kTensors = 1;      // that are kept
   static constexpr int kReduceLoads = 4;  // under way together
   static constexpr int kApplyLoads = 2;
   static constexpr bool kAhead = !Walk::kPlanes;
+  static constexpr Arrival kArrival = kKept ? Arrival::awaited : Arrival::there;
   static constexpr bool kMarks = kWidth > 1 && std::is_same_v<Act, Relu<Math<T>>>;  // may write a mask
 
   const ForwardProblem<A>& p;
@@ -73,10 +74,12 @@ struct ForwardPass {
     typename Walk::Access x[kBlock], addend[kBlock];
   };
 
-  /// A thread's sums of each of its channels, about a number of its own data. With the first element as that number
-  /// (planes: the mean of the first access) squares are summed that exceed those about the mean by n times the square
-  /// of what lies between: not more than n times, and for data without outliers twice or so. A thread has some hundred
-  /// elements; those of different threads merge by Chan's formula.
+  /// A thread's sums of each of its channels, about a number of its data that is near their mean (begin). Where items
+  /// are kept, that is the mean of the first accesses of all lanes that belong together, and these add up what they
+  /// have; else it is the thread's own first element (planes: the mean of its first access), and moments merge by
+  /// Chan's formula. With an element for the mean, squares are summed that exceed those about the mean by n times the
+  /// square of what lies between: not more than n times, and for data without outliers twice or so; a thread has some
+  /// hundred elements.
   struct Sums {
     A pivot[kOwned] = {}, sum[kOwned] = {}, square[kOwned] = {};
     int count = 0;  // elements of each channel
@@ -85,6 +88,27 @@ struct ForwardPass {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) pivot[Walk::owner(j)] += value[j];
       if constexpr (Walk::kPlanes) pivot[0] /= static_cast<A>(elements);
+    }
+    /// All threads of a warp.
+    __device__ __forceinline__ void begin_together(const ChannelSpace& s, const Walk& walk, const KeptPacks& kept) {
+      *this = Sums();
+      int elements = 0;
+      Spot first;
+      if (walk.peek(&first)) {
+        A value[kWidth];
+        walk.get(load_shared_pack<T>(kept.at(0, 0)), value);
+        elements = walk.count(first);
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) pivot[Walk::owner(j)] += walk.inside(first, j) ? value[j] : A(0);
+      }
+      join(s, [&](int offset) {
+        elements += __shfl_xor_sync(kFullWarp, elements, offset);
+#pragma unroll
+        for (int o = 0; o < kOwned; ++o) pivot[o] += __shfl_xor_sync(kFullWarp, pivot[o], offset);
+      });
+      const A share = elements > 0 ? A(1) / static_cast<A>(elements) : A(0);
+#pragma unroll
+      for (int o = 0; o < kOwned; ++o) pivot[o] *= share;
     }
     __device__ __forceinline__ void add(const Walk& walk, const Spot& spot, const A (&value)[kWidth], int elements) {
 #pragma unroll
@@ -95,6 +119,17 @@ struct ForwardPass {
         square[Walk::owner(j)] += centred * centred;
       }
       count += elements;
+    }
+    /// All threads of a warp: those of the lanes that began together.
+    __device__ __forceinline__ void join_all(const ChannelSpace& s) {
+      join(s, [&](int offset) {
+        count += __shfl_xor_sync(kFullWarp, count, offset);
+#pragma unroll
+        for (int o = 0; o < kOwned; ++o) {
+          sum[o] += __shfl_xor_sync(kFullWarp, sum[o], offset);
+          square[o] += __shfl_xor_sync(kFullWarp, square[o], offset);
+        }
+      });
     }
     /// To mean (in pivot, from `origin` on) and sum of squares about it.
     __device__ __forceinline__ void finish(const A (&origin)[kOwned]) {
@@ -115,53 +150,75 @@ struct ForwardPass {
     return first_element<T>(p.x, batch, s.group_of(channel) * s.group_channels);
   }
 
-  __device__ __forceinline__ void stage(const ChannelItem& item, const KeptPacks& kept) const {
+  __device__ __forceinline__ ItemCopy<Walk, 1> copy(const ChannelItem& item) const {
     const ChannelView* const views[] = {&p.x};
-    stage_item<Walk>(s, item, kept, views, p.addend);
+    return ItemCopy<Walk, 1>(s, item, views, p.addend.data != nullptr ? &p.addend : nullptr);
   }
 
   template <class Draw>
   __device__ __forceinline__ void reduce(const ChannelItem& item, Draw draw, KeptPacks kept) const {
     const ChannelScratch<A> scratch(s);
+    Sums sums;
 #pragma unroll 1
     for (int index = 0; index < item.tiles; ++index) {
       const ChannelTile tile = item.tile(s, index);
       Walk walk(s, tile, p.x);
+      // Neighbouring tiles of a group have their sums in common.
+      const int of_group = s.tiles_a_sum == 1 ? 0 : (tile.first >> s.tile_bits) % s.tiles_a_sum;
+      const bool begins = index == 0 || of_group == 0;
+      const bool ends = index + 1 == item.tiles || of_group + 1 == s.tiles_a_sum;
       A origin[kOwned] = {};
       if (walk.works()) {
 #pragma unroll
         for (int o = 0; o < kOwned; ++o) origin[o] = origin_of(tile.batch, tile.first + walk.column() + o);
       }
-      Sums sums;
-      const auto load = [&](const auto& spot, auto* in) {
-        fetch<kKept>(walk, p.x, spot, kept, 0, in->x);
-        kept.pass(spot);
-      };
-      const auto use = [&](const auto& spot, const auto& in) {
+      if constexpr (kKept) {
+        if (begins) sums.begin_together(s, walk, kept);
+      } else {
+        sums = Sums();
+      }
+      reduce_tile(walk, kept, sums);
+      if (kKept && !ends) {
+        leave_moments(s, walk, index, {}, {}, A(0), scratch);
+        continue;
+      }
+      if constexpr (kKept) sums.join_all(s);
+      sums.finish(origin);
+      A count = static_cast<A>(sums.count);
+      if constexpr (!kKept) join_moments(s, sums.pivot, sums.square, &count);
+      leave_moments(s, walk, index, sums.pivot, sums.square, count, scratch);
+    }
+    draw();
+    store_moments(s, item, scratch, entries, [&](int64_t channel) { return origin_of(item.batch, channel); });
+  }
+
+  __device__ __forceinline__ void reduce_tile(Walk& walk, KeptPacks& kept, Sums& sums) const {
+    const auto load = [&](const auto& spot, auto* in) {
+      fetch<kKept>(walk, p.x, spot, kept, 0, in->x);
+      kept.pass(spot);
+    };
+    const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
-        for (int k = 0; k < size_of_array(spot); ++k) {
-          if (!spot[k].valid) continue;
-          const int elements = walk.count(spot[k]);
-          A value[kWidth];
-          walk.get(in.x[k], value);
+      for (int k = 0; k < size_of_array(spot); ++k) {
+        if (!spot[k].valid) continue;
+        const int elements = walk.count(spot[k]);
+        A value[kWidth];
+        walk.get(in.x[k], value);
+        if constexpr (!kKept) {
           if (k == 0 && sums.count == 0) {
 #pragma unroll
             for (int j = 0; j < kWidth; ++j) value[j] = walk.inside(spot[k], j) ? value[j] : A(0);
             sums.begin(value, elements);
           }
-          sums.add(walk, spot[k], value, elements);
         }
-      };
-      if constexpr (kKept) {
-        for_each_kept<kReduceLoads, Loaded>(walk, load, use);
-      } else {
-        for_each_block<kReduceLoads, kAhead, Loaded>(walk, load, use);
+        sums.add(walk, spot[k], value, elements);
       }
-      sums.finish(origin);
-      leave_moments(s, walk, index, sums.pivot, sums.square, static_cast<A>(sums.count), scratch);
+    };
+    if constexpr (kKept) {
+      for_each_kept<kReduceLoads, Loaded>(walk, load, use);
+    } else {
+      for_each_block<kReduceLoads, kAhead, Loaded>(walk, load, use);
     }
-    draw();
-    store_moments(s, item, scratch, entries);
   }
 
   /// first: whether the results are this block's to write.
@@ -169,40 +226,49 @@ struct ForwardPass {
     if (settle.begins && first && threadIdx.x == 0 && p.running.batches != nullptr && !p.running.cumulative)
       ++*p.running.batches;
     for_each_group(s, settle, [&](int64_t group, int lane, int lanes, bool valid) {
-      const int64_t begin = valid ? entry_of(s, settle.batch, group * s.group_channels) : 0;
-      const Moments<A> m =
-          merge_entries(entries + begin, valid ? static_cast<unsigned>(s.group_channels * s.parts) : 0, lane, lanes);
+      const GroupEntries own(s, settle, valid ? group : settle.first);
+      const Moments<A> m = merge_entries<kArrival>(entries, valid ? own.count() : 0, lane, lanes, own);
       if (!valid || lane != 0) return;
-      const A mean = origin_of(settle.batch, group * s.group_channels) + m.mean;
-      const A rstd = rstd_of(variance(m), p.eps);
-      if (kKept && !s.settles_apart) settled[group - settle.first] = {mean, rstd};
+      const A mean = m.mean, rstd = rstd_of(variance(m), p.eps);
+      const NumberPair<A> of{mean, rstd};
+      if (kKept && !s.settles_apart) settled[group - settle.first_of_slab] = of;
       if (!first) return;
-      finals[settle.batch * s.groups + group] = {mean, rstd};
+      hand(finals + settle.batch * s.groups + group, of);
       if (p.mean.data != nullptr) *statistic_at<A>(p.mean, settle.batch, group) = mean;
       if (p.rstd.data != nullptr) *statistic_at<A>(p.rstd, settle.batch, group) = rstd;
       if (p.set == ChannelSet::channel) {
         update_running(p.running, group, mean, unbiased_variance(m));
       } else if (p.running.mean.data != nullptr) {
-        entries[begin] = {mean, m.m2, m.count, A(0)};  // for instance_running_kernel
+        entries[own(0)] = {mean, m.m2, m.count, A(0)};  // for instance_running_kernel
       }
     });
   }
 
-  /// mean and rstd of a channel. first_group: of the slab.
+  /// What belongs to a channel beside its statistics.
+  struct Parameters {
+    A weight, bias;
+  };
+  __device__ __forceinline__ Parameters parameters_of(int64_t, int64_t channel) const {
+    return {entry_or<T>(p.weight, channel, A(1)), entry_or<T>(p.bias, channel, A(0))};
+  }
+
+  /// mean and rstd of a channel. first_group: of those that are settled together.
   __device__ __forceinline__ NumberPair<A> statistics(int64_t batch, int64_t channel, int first_group) const {
     const int64_t group = s.group_of(channel);
-    if (kKept && !s.settles_apart) return settled[group - first_group];
-    if (p.source == StatisticsSource::batch) return NumberPair<A>::load(finals + batch * s.groups + group);
+    if constexpr (kKept) return settled_at<A>(s, settled, group - first_group);
+    if (p.source == StatisticsSource::batch) return handed<Arrival::there>(finals + batch * s.groups + group);
     if (p.source == StatisticsSource::given)
       return {*statistic_at<A>(p.mean, batch, group), *statistic_at<A>(p.rstd, batch, group)};
     return {entry_or<T>(p.running.mean, channel, A(0)), rstd_of(entry_or<T>(p.running.variance, channel, A(1)), p.eps)};
   }
 
-  __device__ __forceinline__ void apply(const ChannelItem& item, KeptPacks kept) const {
+  /// coming: the block's next item, which takes this one's place.
+  template <class Copy>
+  __device__ __forceinline__ void apply(const ChannelItem& item, KeptPacks kept, Copy& coming) const {
 #pragma unroll 1
     for (int index = 0; index < item.tiles; ++index) {
       const ChannelTile tile = item.tile(s, kKept ? index : item.tiles - 1 - index);
-      apply_tile(tile, item.part == 0, kept);
+      apply_tile(tile, item.part == 0, kept, coming);
       if constexpr (kMarks && !Walk::kPlanes) {
         if (p.mask != nullptr && s.mask == ChannelMask::turned) TurnedMask<kWidth>(s, tile).write(p.mask);
       }
@@ -210,7 +276,8 @@ struct ForwardPass {
   }
 
   /// first: whether this is the tile's first part.
-  __device__ __forceinline__ void apply_tile(const ChannelTile& tile, bool first, KeptPacks& kept) const {
+  template <class Copy>
+  __device__ __forceinline__ void apply_tile(const ChannelTile& tile, bool first, KeptPacks& kept, Copy& coming) const {
     Walk walk(s, tile, p.x);
     if (!walk.works()) return;
     A mean[kOwned], scale[kOwned], bias[kOwned];
@@ -222,15 +289,33 @@ struct ForwardPass {
         if (p.mean.data != nullptr) *statistic_at<A>(p.mean, 0, channel) = of.first;
         if (p.rstd.data != nullptr) *statistic_at<A>(p.rstd, 0, channel) = of.second;
       }
+      const Parameters own = kept_parameters<kKept>(*this, tile, kept, walk.column() + o);
       mean[o] = of.first;
-      scale[o] = channel_scale(of.second, entry_or<T>(p.weight, channel, A(1)));
-      bias[o] = entry_or<T>(p.bias, channel, A(0));
+      scale[o] = channel_scale(of.second, own.weight);
+      bias[o] = own.bias;
     }
-    const bool adds = p.addend.data != nullptr, marks = kMarks && p.mask != nullptr;
+    const auto with = [&](auto adds, auto marks) {
+      write_tile<decltype(adds)::value, decltype(marks)::value>(tile, walk, mean, scale, bias, kept, coming);
+    };
+    const bool adds = p.addend.data != nullptr;
+    if constexpr (kMarks) {
+      if (p.mask != nullptr) {
+        adds ? with(std::true_type{}, std::true_type{}) : with(std::false_type{}, std::true_type{});
+        return;
+      }
+    }
+    adds ? with(std::true_type{}, std::false_type{}) : with(std::false_type{}, std::false_type{});
+  }
+
+  /// One loop for each of the cases: what an access costs beside its bytes decides the speed.
+  template <bool kAdds, bool kWithMask, class Copy>
+  __device__ __forceinline__ void write_tile(const ChannelTile& tile, Walk& walk, const A (&mean)[kOwned],
+                                             const A (&scale)[kOwned], const A (&bias)[kOwned], KeptPacks& kept,
+                                             Copy& coming) const {
     const auto load = [&](const auto& spot, auto* in) {
       fetch<kKept>(walk, p.x, spot, kept, 0, in->x);
       kept.pass(spot);
-      if (adds) fetch<false>(walk, p.addend, spot, kept, 0, in->addend);
+      if constexpr (kAdds) fetch<false>(walk, p.addend, spot, kept, 0, in->addend);
     };
     const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
@@ -243,18 +328,17 @@ struct ForwardPass {
           constexpr auto owner = Walk::owner;
           h[j] = channel_affine(h[j], mean[owner(j)], scale[owner(j)], bias[owner(j)]);
         }
-        if (adds) {
+        if constexpr (kAdds) {
           A other[kWidth];
           walk.get(in.addend[k], other);
 #pragma unroll
           for (int j = 0; j < kWidth; ++j) h[j] += other[j];
         }
-        if constexpr (kMarks) {
-          if (marks) store_bits(tile, walk, spot[k], h);
-        }
+        if constexpr (kWithMask) store_bits(tile, walk, spot[k], h);
         apply_activation<T, Act>(h, p);
         walk.store(p.y, spot[k], h);
       }
+      coming.advance(size_of_array(spot));
     };
     if constexpr (kKept) {
       for_each_kept<kApplyLoads, LoadedWithAddend>(walk, load, use);
@@ -285,14 +369,12 @@ struct ForwardPass {
 /// planes, some 25 to 65 bytes spill, and it is faster than with three all the same (H200, 64x256x56x56: 105 and 111
 /// us).
 template <class T, class Walk, bool kKept>
-constexpr int kForwardBlocks = !Walk::kPlanes || sizeof(T) == 8 ? 2
-                               : kKept                          ? 3
-                                                                : 4;
+constexpr int kForwardBlocks = !Walk::kPlanes || sizeof(T) == 8 || kKept ? 2 : 4;
 
 /// Work     channel_queue.cuh, channel_walk.cuh.
 /// Bytes    each element of x is read once where items are kept, else twice, the second time out of the L2 cache where
 ///          a wave fits it; each of addend is read, each of y written once.
-/// Barriers three to five an item that is kept, else two, one more where the lines of a block add up their sums.
+/// Barriers four to six an item that is kept, else two, one more where the lines of a block add up their sums.
 template <class T, class Act, class Walk, bool kKept>
 __global__ void __launch_bounds__(kChannelThreads, kForwardBlocks<T, Walk, kKept>)
     channel_forward_kernel(const __grid_constant__ ForwardProblem<Accumulator<T>> p,

@@ -15,8 +15,13 @@ class KeptPacks {
   static constexpr int kStep = kChannelThreads * kPackBytes;  // from one access to the next
 
   KeptPacks() = default;
-  __device__ __forceinline__ explicit KeptPacks(const ChannelSpace& s)
-      : tensor_bytes_(s.accesses * kStep), at_(shared_address(channel_shared) + s.kept_at + threadIdx.x * kPackBytes) {}
+  /// turn: of two items, one after the other, which this one is. They have the same place for packs.
+  __device__ __forceinline__ KeptPacks(const ChannelSpace& s, int turn)
+      : tensor_bytes_(s.accesses * kStep),
+        at_(shared_address(channel_shared) + s.kept_at + threadIdx.x * kPackBytes),
+        turn_(turn) {}
+
+  __device__ __forceinline__ int turn() const { return turn_; }
 
   /// Of the access `ahead` of the next one.
   __device__ __forceinline__ SharedAddress at(int tensor, int ahead) const {
@@ -30,8 +35,23 @@ class KeptPacks {
   }
 
  private:
-  int tensor_bytes_ = 0;
+  int tensor_bytes_ = 0, turn_ = 0;
   SharedAddress at_ = 0;
 };
+
+/// What belongs to the channels of an item (Pass::Parameters), which one thread a channel fetches: where it is kept.
+template <class Parameters>
+__device__ __forceinline__ Parameters* parameters_at(const ChannelSpace& s, int turn) {
+  return reinterpret_cast<Parameters*>(channel_shared + s.parameters_at) + turn * s.tile * s.tiles_an_item;
+}
+
+/// That of the channel at `column` of a tile.
+template <bool kKept, class Pass>
+__device__ __forceinline__ typename Pass::Parameters kept_parameters(const Pass& pass, const ChannelTile& tile,
+                                                                     const KeptPacks& kept, int column) {
+  using Parameters = typename Pass::Parameters;
+  if (kKept && pass.s.parameters_at > 0) return parameters_at<Parameters>(pass.s, kept.turn())[tile.in_item + column];
+  return pass.parameters_of(tile.batch, tile.first + column);
+}
 
 }  // namespace normact::cuda

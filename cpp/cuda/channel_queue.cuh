@@ -5,11 +5,12 @@
 // the results. Between them the sums of a group are added up and what apply needs of them is left in the workspace
 // (settle).
 //
-// kept     A block keeps an item in shared memory from its reading to its writing. Items are dealt out in turn, item i
-//          to block i modulo their number; the blocks of a slab wait for each other's sums, so all blocks are launched
-//          together (or no slab has several items). There are at least two teams of blocks that are at a slab: while
-//          one waits another reads or writes. A block's items are of different slabs, in their order: whoever waits,
-//          waits for blocks that are at that slab or an earlier one.
+// kept     A block keeps an item in shared memory from its reading to its writing (channel_rounds.cuh). Items are dealt
+//          out in turn, item i to block i modulo their number; the blocks of a slab wait for each other's sums, so all
+//          blocks are launched together (or no slab has several items). There are at least two teams of blocks that are
+//          at a slab, all of them whole; half of them begin later: while one adds up and waits, another reads and
+//          writes. A block's items are of different slabs, in their order: whoever waits, waits for blocks that are at
+//          that slab or an earlier one.
 // solo     A block does both passes of a slab: nobody waits.
 // waves    Blocks draw items by tickets, in this order: reduce wave 0, reduce wave 1 with settle wave 0 in its midst,
 //          apply wave 0, reduce wave 2 with settle wave 1, apply wave 1, ... Settle waits for the reduce items of its
@@ -220,87 +221,9 @@ __device__ __forceinline__ void run_drawn_items(const ChannelSpace& s, void* cou
     if (work.stage == ChannelStage::settle) {
       pass.settle(ChannelSettle(s, work.slab, work.item), true);
     } else {
-      pass.apply(queue.item(), KeptPacks());
+      NoCopy none;
+      pass.apply(queue.item(), KeptPacks(), none);
     }
-  }
-}
-
-/// One of the items that a block goes through.
-struct KeptItem {
-  ChannelItem item;
-  unsigned slab, share;  // the item's number in the slab
-  bool exists;
-
-  KeptItem() = default;
-  __device__ __forceinline__ KeptItem(const ChannelSpace& s, unsigned number)
-      : slab(s.by_items.quotient(number)),
-        share(number - slab * s.items_a_slab),
-        exists(number < s.slabs * s.items_a_slab) {
-    if (exists) item = {s, slab, s.by_slabs.quotient(slab), share, s.by_stacks.quotient(share)};
-  }
-};
-
-/// Returns when what apply needs of this item's slab is there. Where the sums are few, each block adds up those of its
-/// slab for itself, else it does its share and waits for the others'. All threads.
-template <class Pass>
-__device__ __forceinline__ void settle_kept(const ChannelSpace& s, const ChannelCounters& counters,
-                                            const KeptItem& kept, const Pass& pass) {
-  const bool alone = s.items_a_slab == 1;
-  if (!s.settles_apart || kept.share < s.settles_a_slab) {
-    if (!alone && threadIdx.x == 0) ChannelCounters::wait(counters.reduced + kept.slab, s.items_a_slab);
-    __syncthreads();  // also before what apply has read of the last settling is overwritten
-    if (!s.settles_apart) {
-      pass.settle(ChannelSettle(s, kept.item, kept.slab, 0), kept.share == 0);
-      __syncthreads();
-      return;
-    }
-#pragma unroll 1
-    for (unsigned i = kept.share; i < s.settles_a_slab; i += s.items_a_slab) {
-      pass.settle(ChannelSettle(s, kept.item, kept.slab, i), true);
-    }
-    __syncthreads();
-    if (!alone && threadIdx.x == 0) ChannelCounters::finish(counters.settled + kept.slab);
-  }
-  if (alone) return;
-  if (threadIdx.x == 0) {
-    ChannelCounters::wait(counters.settled + kept.slab, min(s.settles_a_slab, s.items_a_slab));
-  }
-  __syncthreads();
-}
-
-/// The same where items are kept. Pass also has stage(item, kept), which has the item copied to shared memory.
-template <class Pass>
-__device__ __forceinline__ void run_kept_items(const ChannelSpace& s, void* counters_at, const Pass& pass) {
-  __shared__ KeptItem items[2];  // this one and the next; one thread finds out which, while the others work
-  const ChannelCounters counters(counters_at, s.slabs);
-  unsigned number = blockIdx.x;
-  if (threadIdx.x == 0) items[0] = KeptItem(s, number);
-  __syncthreads();
-#pragma unroll 1
-  for (int turn = 0;; turn ^= 1) {
-    const KeptItem& kept = items[turn];
-    if (!kept.exists) return;
-    pass.stage(kept.item, KeptPacks(s));
-    commit_copies();
-    wait_copies<0>();
-    pass.reduce(kept.item, [] {}, KeptPacks(s));
-    __syncthreads();
-    number += gridDim.x;
-    if (threadIdx.x == 0) items[turn ^ 1] = KeptItem(s, number);
-    if (s.items_a_slab > 1 && threadIdx.x == kChannelThreads - 1) {
-      ChannelCounters::finish(counters.reduced + kept.slab);
-    }
-    settle_kept(s, counters, kept, pass);
-    pass.apply(kept.item, KeptPacks(s));
-  }
-}
-
-template <bool kKept, class Pass>
-__device__ __forceinline__ void run_items(const ChannelSpace& s, void* counters, const Pass& pass) {
-  if constexpr (kKept) {
-    run_kept_items(s, counters, pass);
-  } else {
-    run_drawn_items(s, counters, pass);
   }
 }
 

@@ -15,23 +15,29 @@ struct ChannelSpace {
   bool reduces, applies;
   ChannelMask mask;
   int lanes, tile, lines;
-  int lane_bits, tile_bits;  // planes: the logarithms of lanes and tile
+  int lane_bits = logarithm(lanes), tile_bits = logarithm(tile);  // planes: the logarithms of lanes and tile
   Divisor by_lanes, by_lines;
   bool settles_apart;  // kept: the sums of a slab are too many for each of its blocks to add them up for itself
   int tiles_a_slab, tiles_an_item, stacks_a_slab, slabs_a_batch;  // a stack: tiles of an item
   unsigned slabs, slabs_a_wave, waves, items_a_slab, settles_a_slab;
-  int merge_lanes, merge_bits;            // its logarithm
+  int merge_lanes, merge_bits;                            // its logarithm
+  int groups_an_item;                                     // that an item may touch; 0: groups of one channel
+  int group_helpers = helpers_of(kWarp, groups_an_item);  // threads that share a group of an item
   int helpers;                            // threads that share a channel of an item when the lines' sums are added up
   int join_from, join_to;                 // lanes of a warp whose sums are added up: distances, powers of two
+  int tiles_a_sum;                        // kept: neighbours of a group whose sums are made in one
   int together_bits, scratch_lines;       // the logarithm of lines that these make one; lines that are left
+  unsigned delay;                         // kept: of the second half of the teams, in nanoseconds
   int accesses;                           // kept: the most of a thread in an item, of each tensor
+  int parameters_at;                      // kept: those of an item, in shared memory; 0: they are not
   int bits_at, bits_stride, kept_at;      // where the bits of a turned mask and kept packs lie in shared memory
   Divisor by_slabs, by_items, by_stacks;  // kept: of a batch, of a slab, of a part
   int64_t channels, places, places_before, places_after, samples_a_batch;
   int64_t units, units_a_part, parts;
-  Divisor segments;  // planes: of a plane
+  int64_t group_entries_at;  // of groups of several channels, in entries; 0 where channels have none
+  Divisor segments;          // planes: of a plane
   // Divide numbers below 2^31, which those of the kernels for packs are, as are channels and the entries of a group.
-  Divisor by_group, by_parts, by_places, by_places_after;
+  Divisor by_group, by_places, by_places_after;
   int segment_places;
   int64_t low = 0, high = 0;  // planes: x's elements lie from the one on and before the other
   int place_ndim;
@@ -49,8 +55,6 @@ struct ChannelSpace {
         lanes(plan.lanes),
         tile(plan.tile),
         lines(plan.lines),
-        lane_bits(logarithm(plan.lanes)),
-        tile_bits(logarithm(plan.tile)),
         by_lanes(static_cast<unsigned>(plan.lanes)),
         by_lines(static_cast<unsigned>(plan.lines)),
         settles_apart(plan.settles_apart),
@@ -65,15 +69,19 @@ struct ChannelSpace {
         settles_a_slab(static_cast<unsigned>(plan.settles_a_slab)),
         merge_lanes(plan.merge_lanes),
         merge_bits(logarithm(plan.merge_lanes)),
+        groups_an_item(plan.groups_an_item),
         helpers(helpers_of(plan.scratch_lines(), plan.tile * plan.tiles_an_item)),
         join_from(plan.access == ChannelAccess::planes ? 1 : plan.lanes),
         join_to(plan.access == ChannelAccess::planes ? plan.lanes : plan.lanes * plan.lines_together),
+        tiles_a_sum(sums_together(p, plan)),
         together_bits(logarithm(plan.lines_together)),
         scratch_lines(plan.scratch_lines()),
+        delay(static_cast<unsigned>(plan.delay)),
         accesses(plan.accesses),
-        bits_at(plan.scratch_bytes),
+        parameters_at(plan.parameter_bytes > 0 ? plan.scratch_bytes : 0),
+        bits_at(plan.scratch_bytes + plan.parameter_bytes),
         bits_stride(plan.bits_stride),
-        kept_at(plan.scratch_bytes + plan.bits_bytes),
+        kept_at(plan.scratch_bytes + plan.parameter_bytes + plan.bits_bytes),
         by_slabs(divisor_of(plan.slabs / plan.batches)),
         by_items(divisor_of(plan.items_a_slab())),
         by_stacks(divisor_of(plan.stacks_a_slab())),
@@ -85,10 +93,10 @@ struct ChannelSpace {
         units(plan.units),
         units_a_part(plan.units_a_part),
         parts(plan.parts),
+        group_entries_at(plan.group_entries_at),
         segments(static_cast<unsigned>(plan.segments > 0 ? plan.segments : 1)),
         segment_places(static_cast<int>(plan.segment_packs * kPackBytes / size_of(p.dtype))),
         by_group(static_cast<unsigned>(p.set == ChannelSet::channel ? 1 : p.geometry.channels / p.geometry.groups)),
-        by_parts(static_cast<unsigned>(plan.parts)),
         by_places(divisor_of(p.geometry.places)),
         by_places_after(divisor_of(p.geometry.places_after)),
         place_ndim(p.geometry.place_ndim),
@@ -125,6 +133,11 @@ struct ChannelSpace {
     while (helpers < kWarp && 2 * helpers <= lines && 2 * helpers * channels <= kChannelThreads) helpers *= 2;
     return helpers;
   }
+  static int sums_together(const ChannelProblem& p, const ChannelPlan& plan) {
+    const int64_t channels = p.set == ChannelSet::channel ? 1 : p.geometry.channels / p.geometry.groups;
+    return plan.access == ChannelAccess::planes && channels % plan.tile == 0 ? static_cast<int>(channels / plan.tile)
+                                                                             : 1;
+  }
   static int logarithm(int size) {
     int bits = 0;
     while (1 << bits < size) ++bits;
@@ -140,7 +153,8 @@ struct ChannelTile {
   int first;           // channel
   int channels;        // at most; 0: beyond the last channel
   int64_t begin, end;  // units
-  int first_group;     // of the slab
+  int first_group;     // of those settled together
+  int in_item;         // channels before it
 };
 
 /// A part of some neighbouring tiles of a batch.
@@ -150,8 +164,9 @@ struct ChannelItem {
   int channels;  // 0: an item of the last slab beyond the last channel
   int tiles;
   int64_t part;
-  int64_t begin, end;  // units
-  int first_group;     // of the slab
+  int64_t begin, end;   // units
+  int64_t group_entry;  // its first, where groups have several channels
+  int first_group;      // of those settled together: of the slab's, or the item's
 
   ChannelItem() = default;
   __device__ __forceinline__ ChannelItem(const ChannelSpace& s, unsigned slab, unsigned item)
@@ -165,39 +180,71 @@ struct ChannelItem {
     tiles = min(s.tiles_an_item, s.tiles_a_slab - in_slab);
     const int slab_of_batch = static_cast<int>(slab - of_batch * static_cast<unsigned>(s.slabs_a_batch));
     first = (slab_of_batch * s.tiles_a_slab + in_slab) * s.tile;
-    first_group = slab_of_batch * static_cast<int>(s.groups_a_slab);
+    first_group =
+        s.settles_apart ? static_cast<int>(s.group_of(first)) : slab_of_batch * static_cast<int>(s.groups_a_slab);
     channels = max(0, min(tiles * s.tile, static_cast<int>(s.channels) - first));
     begin = part * s.units_a_part;
     end = min(begin + s.units_a_part, s.units);
+    group_entry = (static_cast<int64_t>(slab) * s.items_a_slab + item) * s.groups_an_item;
   }
   __device__ __forceinline__ ChannelTile tile(const ChannelSpace& s, int index) const {
-    return {batch, first + index * s.tile, min(s.tile, channels - index * s.tile), begin, end, first_group};
+    return {batch,       first + index * s.tile, min(s.tile, channels - index * s.tile), begin, end,
+            first_group, index * s.tile};
   }
 };
 
 /// Groups of a slab whose sums are added up together.
 struct ChannelSettle {
+  unsigned slab;
   int64_t batch;
   int64_t first, end;  // groups
-  bool begins;         // the launch's first
+  int64_t first_of_slab;
+  bool begins;  // the launch's first
 
-  __device__ __forceinline__ ChannelSettle(const ChannelSpace& s, unsigned slab, unsigned item) {
-    batch = slab / static_cast<unsigned>(s.slabs_a_batch);
-    take(s, (slab % static_cast<unsigned>(s.slabs_a_batch)) * s.groups_a_slab, item);
-    begins = slab == 0 && item == 0;
+  __device__ __forceinline__ ChannelSettle(const ChannelSpace& s, unsigned slab, unsigned item)
+      : ChannelSettle(s, slab, slab / static_cast<unsigned>(s.slabs_a_batch), item) {}
+  /// The batch of the slab is known.
+  __device__ __forceinline__ ChannelSettle(const ChannelSpace& s, unsigned slab, unsigned of_batch, unsigned item)
+      : slab(slab), batch(of_batch), begins(slab == 0 && item == 0) {
+    const int together = kChannelThreads >> s.merge_bits;
+    first_of_slab = (slab - of_batch * static_cast<unsigned>(s.slabs_a_batch)) * s.groups_a_slab;
+    first = first_of_slab + static_cast<int64_t>(item) * together;
+    end = min(min(first + together, first_of_slab + s.groups_a_slab), s.groups);
   }
-  /// Of the slab that this is an item of.
-  __device__ __forceinline__ ChannelSettle(const ChannelSpace& s, const ChannelItem& of, unsigned slab, unsigned item)
-      : batch(of.batch), begins(slab == 0 && item == 0) {
-    take(s, of.first_group, item);
+};
+
+/// Which entries there are of a group that is being settled: of one channel, those of its parts; of several, one of
+/// each item that holds some of them.
+class GroupEntries {
+ public:
+  GroupEntries() = default;
+  __device__ __forceinline__ GroupEntries(const ChannelSpace& s, const ChannelSettle& settle, int64_t group)
+      : s_(&s), slab_(settle.slab), group_(static_cast<int>(group - settle.first_of_slab)) {
+    if (s.groups_an_item == 0) {
+      first_ = (settle.batch * s.channels + group) * s.parts;
+      count_ = static_cast<unsigned>(s.parts);
+      return;
+    }
+    const int width = s.tile * s.tiles_an_item, channels = static_cast<int>(s.group_channels);
+    const int begin = group_ * channels, end = min(begin + channels, s.tiles_a_slab * s.tile);
+    stack_ = begin / width;
+    stacks_ = static_cast<unsigned>((end - 1) / width - stack_ + 1);
+    count_ = stacks_ * static_cast<unsigned>(s.parts);
+  }
+  __device__ __forceinline__ unsigned count() const { return count_; }
+  __device__ __forceinline__ int64_t operator()(unsigned i) const {
+    if (s_->groups_an_item == 0) return first_ + i;
+    const unsigned part = i / stacks_, stack = stack_ + i - part * stacks_;
+    const unsigned before = stack * s_->tile * s_->tiles_an_item;  // channels of the slab
+    const int64_t item = static_cast<int64_t>(slab_) * s_->items_a_slab + part * s_->stacks_a_slab + stack;
+    return item * s_->groups_an_item + group_ - static_cast<int>(s_->by_group.quotient(before));
   }
 
  private:
-  __device__ __forceinline__ void take(const ChannelSpace& s, int64_t of_slab, unsigned item) {
-    const int together = kChannelThreads >> s.merge_bits;
-    first = of_slab + static_cast<int64_t>(item) * together;
-    end = min(min(first + together, of_slab + s.groups_a_slab), s.groups);
-  }
+  const ChannelSpace* s_;
+  unsigned slab_ = 0, stacks_ = 1, count_ = 0;
+  int group_ = 0, stack_ = 0;
+  int64_t first_ = 0;
 };
 
 }  // namespace normact::cuda

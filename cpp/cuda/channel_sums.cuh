@@ -3,43 +3,11 @@
 // orders: lanes of a team, lines of a block, parts of a batch, channels of a group.
 #pragma once
 
+#include "cuda/channel_handed.cuh"
 #include "cuda/channel_walk.cuh"
 #include "math/channel.h"
 
 namespace normact::cuda {
-
-/// An item's moments of a channel; the mean is told from the set's first element (ForwardPass::origin_of).
-template <class A>
-struct alignas(4 * sizeof(A)) MomentsEntry {
-  A mean, m2, count, unused;
-
-  /// Past the L1 cache: another block may have written it.
-  static __device__ __forceinline__ Moments<A> load(const MomentsEntry* from) {
-    if constexpr (sizeof(A) == 4) {
-      const float4 v = __ldcg(reinterpret_cast<const float4*>(from));
-      return {v.x, v.y, v.z};
-    } else {
-      return {__ldcg(&from->mean), __ldcg(&from->m2), __ldcg(&from->count)};
-    }
-  }
-};
-
-/// Two numbers: an item's sums of dh and dh * xhat of a channel, or what is left of a group's entries: mean and rstd in
-/// the forward, c1 and c2 (math/channel.h) in the backward.
-template <class A>
-struct alignas(2 * sizeof(A)) NumberPair {
-  A first, second;
-
-  static __device__ __forceinline__ NumberPair load(const NumberPair* from) {
-    if constexpr (sizeof(A) == 4) {
-      const float2 v = __ldcg(reinterpret_cast<const float2*>(from));
-      return {v.x, v.y};
-    } else {
-      const double2 v = __ldcg(reinterpret_cast<const double2*>(from));
-      return {v.x, v.y};
-    }
-  }
-};
 
 /// Channels of an item.
 __device__ __forceinline__ int row_of(const ChannelSpace& s) { return s.tile * s.tiles_an_item; }
@@ -56,6 +24,30 @@ struct ChannelScratch {
   __device__ __forceinline__ A* number(int which) const { return at + which * stride; }
 };
 
+/// What is left of the sums of a group, counted from the first that is settled with it: of the slab where a block does
+/// so for itself, else of the item, whose results it collects in the scratch memory.
+template <class A>
+__device__ __forceinline__ NumberPair<A> settled_at(const ChannelSpace& s, const NumberPair<A>* settled,
+                                                    int64_t group) {
+  if (!s.settles_apart) return settled[group];
+  const ChannelScratch<A> scratch(s);
+  return {scratch.number(0)[group], scratch.number(1)[group]};
+}
+
+/// Waits for what other blocks have made of the sums of an item's groups. All threads.
+template <class A>
+__device__ __forceinline__ void collect_finals(const ChannelSpace& s, const ChannelItem& item,
+                                               const NumberPair<A>* finals) {
+  const ChannelScratch<A> scratch(s);
+  const auto first = static_cast<int>(s.group_of(item.first));
+  const int groups = item.channels > 0 ? static_cast<int>(s.group_of(item.first + item.channels - 1)) - first + 1 : 0;
+  for (int i = threadIdx.x; i < groups; i += kChannelThreads) {
+    const auto of = handed<Arrival::awaited>(finals + item.batch * s.groups + first + i);
+    scratch.number(0)[i] = of.first;
+    scratch.number(1)[i] = of.second;
+  }
+}
+
 template <class A>
 __device__ __forceinline__ Moments<A> moments_of_lane(const Moments<A>& m, int offset) {
   return {__shfl_xor_sync(kFullWarp, m.mean, offset), __shfl_xor_sync(kFullWarp, m.m2, offset),
@@ -68,29 +60,39 @@ __device__ __forceinline__ A sum_of_helpers(A value, int helpers) {
   return value;
 }
 
-/// The moments of an item's channel from those of the lines, to all its helpers. One division in all: the mean first,
-/// then what each line has about it.
-template <class A>
-__device__ __forceinline__ Moments<A> moments_of_lines(const ChannelScratch<A>& scratch, int lines, int row, int column,
-                                                       int helper, int helpers) {
-  const A pivot = scratch.number(0)[column];
+/// The moments of what each(visit) goes through, by its index in the scratch memory, to all helpers: the mean first,
+/// then what each has about it. One division in all.
+template <class A, class Each>
+__device__ __forceinline__ Moments<A> moments_of_lines(const ChannelScratch<A>& scratch, int helpers, A pivot,
+                                                       Each each) {
   A count = A(0), shift = A(0), m2 = A(0);
-#pragma unroll 4
-  for (int i = helper; i < lines; i += helpers) {
-    const A n = scratch.number(2)[i * row + column];
+  each([&](int at) {
+    const A n = scratch.number(2)[at];
     count += n;
-    shift += n > A(0) ? n * (scratch.number(0)[i * row + column] - pivot) : A(0);
+    shift += n > A(0) ? n * (scratch.number(0)[at] - pivot) : A(0);
+  });
+  for (int offset = helpers / 2; offset > 0; offset >>= 1) {
+    count += __shfl_xor_sync(kFullWarp, count, offset);
+    shift += __shfl_xor_sync(kFullWarp, shift, offset);
   }
-  count = sum_of_helpers(count, helpers);
-  shift = sum_of_helpers(shift, helpers);
   const A mean = count > A(0) ? pivot + shift / count : A(0);
-#pragma unroll 4
-  for (int i = helper; i < lines; i += helpers) {
-    const Moments<A> line{scratch.number(0)[i * row + column], scratch.number(1)[i * row + column],
-                          scratch.number(2)[i * row + column]};
-    m2 += recentred(line, mean);
-  }
+  each([&](int at) {
+    m2 += recentred(Moments<A>{scratch.number(0)[at], scratch.number(1)[at], scratch.number(2)[at]}, mean);
+  });
   return {mean, sum_of_helpers(m2, helpers), count};
+}
+
+/// Calls visit(local, from, to, helper, helpers) for the groups that an item may touch: their channels of the item,
+/// none where from >= to. All threads of a warp take part.
+template <class Visit>
+__device__ __forceinline__ void for_each_group_of_item(const ChannelSpace& s, const ChannelItem& item, Visit visit) {
+  const int helpers = s.group_helpers, helper = threadIdx.x & (helpers - 1);
+  const int of_warp = (threadIdx.x & ~(kWarp - 1)) / helpers, channels = static_cast<int>(s.group_channels);
+  const int before = item.first - static_cast<int>(s.group_of(item.first)) * channels;  // of the first group
+  for (int first = 0; first + of_warp < s.groups_an_item; first += kChannelThreads / helpers) {
+    const int local = first + static_cast<int>(threadIdx.x) / helpers, begin = local * channels - before;
+    visit(local, max(begin, 0), min(begin + channels, item.channels), helper, helpers);
+  }
 }
 
 /// Where the entries of a channel begin.
@@ -114,23 +116,28 @@ __device__ __forceinline__ int scratch_index(const ChannelSpace& s, const Walk& 
   return line * row_of(s) + index * s.tile + walk.column();
 }
 
-/// Leaves the moments of this thread's channels of tile `index`, of `count` elements each. All threads.
-template <class Walk, class A>
-__device__ __forceinline__ void leave_moments(const ChannelSpace& s, const Walk& walk, int index,
-                                              A (&mean)[Walk::kOwned], A (&m2)[Walk::kOwned], A count,
-                                              const ChannelScratch<A>& scratch) {
+/// Merges the moments of the lanes that belong together, of `count` elements each. All threads.
+template <int kOwned, class A>
+__device__ __forceinline__ void join_moments(const ChannelSpace& s, A (&mean)[kOwned], A (&m2)[kOwned], A* count) {
   join(s, [&](int offset) {
-    const A others = __shfl_xor_sync(kFullWarp, count, offset), share = share_of(count, others);
+    const A others = __shfl_xor_sync(kFullWarp, *count, offset), share = share_of(*count, others);
 #pragma unroll
-    for (int o = 0; o < Walk::kOwned; ++o) {
+    for (int o = 0; o < kOwned; ++o) {
       const Moments<A> other{__shfl_xor_sync(kFullWarp, mean[o], offset), __shfl_xor_sync(kFullWarp, m2[o], offset),
                              others};
-      const Moments<A> sum = merge(Moments<A>{mean[o], m2[o], count}, other, share);
+      const Moments<A> sum = merge(Moments<A>{mean[o], m2[o], *count}, other, share);
       mean[o] = sum.mean;
       m2[o] = sum.m2;
     }
-    count += others;
+    *count += others;
   });
+}
+
+/// Leaves the moments of this thread's channels of tile `index`, of `count` elements each.
+template <class Walk, class A>
+__device__ __forceinline__ void leave_moments(const ChannelSpace& s, const Walk& walk, int index,
+                                              const A (&mean)[Walk::kOwned], const A (&m2)[Walk::kOwned], A count,
+                                              const ChannelScratch<A>& scratch) {
   const int at = scratch_index(s, walk, index);
   if (at < 0) return;
 #pragma unroll
@@ -141,18 +148,44 @@ __device__ __forceinline__ void leave_moments(const ChannelSpace& s, const Walk&
   }
 }
 
-/// Writes the entries of an item from what all threads have left. All threads.
-template <class A>
+/// Writes the entries of an item from what all threads have left: of its channels, or of its groups of several.
+/// origin(channel). All threads.
+template <class A, class Origin>
 __device__ __forceinline__ void store_moments(const ChannelSpace& s, const ChannelItem& item,
-                                              const ChannelScratch<A>& scratch, MomentsEntry<A>* entries) {
-  __syncthreads();
+                                              const ChannelScratch<A>& scratch, MomentsEntry<A>* entries,
+                                              Origin origin) {
+  const int row = row_of(s), lines = s.scratch_lines;
+  if (s.groups_an_item > 0) {
+    __syncthreads();
+    for_each_group_of_item(s, item, [&](int local, int from, int to, int helper, int helpers) {
+      const A of = origin(item.first + min(from, item.channels - 1));
+      const Moments<A> sum =
+          moments_of_lines(scratch, helpers, scratch.number(0)[from < to ? from : 0], [&](auto visit) {
+            for (int c = from + helper; c < to; c += helpers) {
+              for (int i = 0; i < lines; ++i) visit(i * row + c);
+            }
+          });
+      if (helper == 0 && from < to) {
+        hand(entries + item.group_entry + local, MomentsEntry<A>{sum.mean, sum.m2, sum.count, of});
+      }
+    });
+    return;
+  }
   const int helpers = s.helpers, helper = threadIdx.x & (helpers - 1), of_warp = (threadIdx.x & ~(kWarp - 1)) / helpers;
+  const int of_block = static_cast<int>(threadIdx.x) / helpers;
+  A from = origin(item.first + min(of_block, item.channels - 1));  // comes in while others are still at their sums
+  __syncthreads();
   for (int first = 0; first + of_warp < item.channels; first += kChannelThreads / helpers) {
-    const int c = first + static_cast<int>(threadIdx.x) / helpers;
+    const int c = first + of_block;
     const int column = min(c, item.channels - 1);  // all lanes of a warp take part
-    const Moments<A> sum = moments_of_lines(scratch, s.scratch_lines, row_of(s), column, helper, helpers);
+    if (first > 0) from = origin(item.first + column);
+    const Moments<A> sum = moments_of_lines(scratch, helpers, scratch.number(0)[column], [&](auto visit) {
+#pragma unroll 4
+      for (int i = helper; i < lines; i += helpers) visit(i * row + column);
+    });
     if (helper != 0 || c >= item.channels) continue;
-    entries[entry_of(s, item.batch, item.first + c) + item.part] = {sum.mean, sum.m2, sum.count, A(0)};
+    hand(entries + entry_of(s, item.batch, item.first + c) + item.part,
+         MomentsEntry<A>{sum.mean, sum.m2, sum.count, from});
   }
 }
 
@@ -192,8 +225,31 @@ __device__ __forceinline__ void store_sums(const ChannelSpace& s, const ChannelI
       sum.second += scratch.number(1)[i * row + column];
     }
     sum = {sum_of_helpers(sum.first, helpers), sum_of_helpers(sum.second, helpers)};
-    if (helper == 0 && c < item.channels) entries[entry_of(s, item.batch, item.first + c) + item.part] = sum;
+    if (helper == 0 && c < item.channels) hand(entries + entry_of(s, item.batch, item.first + c) + item.part, sum);
   }
+}
+
+/// The same of the groups of several channels: weighted by weight(the item's channel), as g is.
+template <class A, class Weight>
+__device__ __forceinline__ void store_group_sums(const ChannelSpace& s, const ChannelItem& item,
+                                                 const ChannelScratch<A>& scratch, NumberPair<A>* entries,
+                                                 Weight weight) {
+  const int row = row_of(s);
+  for_each_group_of_item(s, item, [&](int local, int from, int to, int helper, int helpers) {
+    NumberPair<A> sum{A(0), A(0)};
+    for (int c = from + helper; c < to; c += helpers) {
+      NumberPair<A> of{A(0), A(0)};
+      for (int i = 0; i < s.scratch_lines; ++i) {
+        of.first += scratch.number(0)[i * row + c];
+        of.second += scratch.number(1)[i * row + c];
+      }
+      const A w = weight(c);
+      sum.first += w * of.first;
+      sum.second += w * of.second;
+    }
+    sum = {sum_of_helpers(sum.first, helpers), sum_of_helpers(sum.second, helpers)};
+    if (helper == 0 && from < to) hand(entries + item.group_entry + local, sum);
+  });
 }
 
 /// Calls visit(group, lane, lanes, valid) for the groups of a settle item, `merge_lanes` threads of a warp for each;
@@ -206,14 +262,18 @@ __device__ __forceinline__ void for_each_group(const ChannelSpace& s, const Chan
   visit(group, lane, s.merge_lanes, group < settle.end);
 }
 
-/// The moments of `count` entries, to lane 0 of `lanes`.
-template <class A>
-__device__ __forceinline__ Moments<A> merge_entries(const MomentsEntry<A>* entries, unsigned count, int lane,
-                                                    int lanes) {
+/// The moments of the entries at(0 .. count - 1), to lane 0 of `lanes`; with the set's mean.
+template <Arrival kArrival, class A, class At>
+__device__ __forceinline__ Moments<A> merge_entries(const MomentsEntry<A>* entries, unsigned count, int lane, int lanes,
+                                                    At at) {
   Moments<A> sum{A(0), A(0), A(0)};
-#pragma unroll 4
-  for (unsigned i = lane; i < count; i += lanes) sum = merge(sum, MomentsEntry<A>::load(entries + i));
+  A origin = A(0);
+  for_each_handed<kArrival>(entries, count, lane, lanes, at, [&](const MomentsEntry<A>& entry) {
+    sum = merge(sum, entry.moments());
+    origin = entry.origin;
+  });
   for (int offset = lanes / 2; offset > 0; offset >>= 1) sum = merge(sum, moments_of_lane(sum, offset));
+  sum.mean += origin;
   return sum;
 }
 

@@ -59,6 +59,10 @@ class PlaneWalk {
     const int team = static_cast<int>(threadIdx.x) >> s.lane_bits;
     column_ = team & (s.tile - 1);
     line_ = team >> s.tile_bits;
+    begin(tile);
+  }
+  /// Goes to another tile.
+  __device__ __forceinline__ void begin(const ChannelTile& tile) {
     channel_ = tile.first + column_;
     first_sample_ = s.samples_a_batch == 1 ? static_cast<int>(tile.batch) : 0;
     unit_ = static_cast<int>(tile.begin) + line_;
@@ -71,6 +75,11 @@ class PlaneWalk {
   __device__ __forceinline__ int line() const { return line_; }
   __device__ __forceinline__ int lane() const { return lane_; }
 
+  /// The next access of this thread; false where it has none in unit_.
+  __device__ __forceinline__ bool peek(Spot* spot) const {
+    *spot = {place_, true, sample_, offset_};
+    return unit_ < end_ && place_ < stop_;
+  }
   /// The accesses in unit_, which it goes beyond; false at the end.
   __device__ __forceinline__ bool next(Run* run) {
     if (unit_ >= end_) return false;
@@ -188,13 +197,18 @@ class RowWalk {
   };
 
   __device__ __forceinline__ RowWalk(const ChannelSpace& space, const ChannelTile& tile, const ChannelView& x)
-      : s(space), x_(x), batch_(static_cast<Unit>(tile.batch)) {
+      : s(space), x_(x) {
     line_ = static_cast<int>(s.by_lanes.quotient(threadIdx.x));
     column_ = (static_cast<int>(threadIdx.x) - line_ * s.lanes) * kWidth;
+    begin(tile);
+  }
+  /// Goes to another tile.
+  __device__ __forceinline__ void begin(const ChannelTile& tile) {
+    batch_ = static_cast<Unit>(tile.batch);
     channel_ = tile.first + column_;
     unit_ = static_cast<Unit>(tile.begin) + line_;
     end_ = column_ < tile.channels && line_ < s.lines ? static_cast<Unit>(tile.end) : 0;
-    base_ = batch_ * x.sample_stride + channel_;
+    base_ = batch_ * x_.sample_stride + channel_;
   }
 
   __device__ __forceinline__ bool works() const { return end_ > 0; }
@@ -202,6 +216,11 @@ class RowWalk {
   __device__ __forceinline__ int line() const { return line_; }
   __device__ __forceinline__ int lane() const { return 0; }
 
+  /// The next access; false where there is none.
+  __device__ __forceinline__ bool peek(Spot* spot) const {
+    *spot = {unit_, true};
+    return unit_ < end_;
+  }
   /// All accesses; false at the end.
   __device__ __forceinline__ bool next(Run* run) {
     if (unit_ >= end_) return false;
@@ -363,33 +382,6 @@ __device__ __forceinline__ void fetch(const Walk& walk, const ChannelView& view,
 template <class Element, int kSize>
 __device__ __forceinline__ constexpr int size_of_array(const Element (&)[kSize]) {
   return kSize;
-}
-
-template <int>
-struct NoInputs {};
-
-/// Has the accesses of an item copied, of each of the `kept` tensors, and those of `other` brought into the cache.
-template <class Walk, int kTensors>
-__device__ __forceinline__ void stage_item(const ChannelSpace& s, const ChannelItem& item, KeptPacks kept,
-                                           const ChannelView* const (&views)[kTensors], const ChannelView& other) {
-#pragma unroll 1
-  for (int index = 0; index < item.tiles; ++index) {
-    Walk walk(s, item.tile(s, index), *views[0]);
-    for_each_kept<4, NoInputs>(
-        walk, [](const auto&, auto*) {},
-        [&](const auto& spot, const auto&) {
-#pragma unroll
-          for (int t = 0; t < kTensors; ++t) {
-#pragma unroll
-            for (int k = 0; k < size_of_array(spot); ++k) walk.copy(*views[t], spot[k], kept.at(t, k));
-          }
-          if (other.data != nullptr) {
-#pragma unroll
-            for (int k = 0; k < size_of_array(spot); ++k) walk.prefetch(other, spot[k]);
-          }
-          kept.pass(spot);
-        });
-  }
 }
 
 }  // namespace normact::cuda

@@ -8,6 +8,10 @@
 
 namespace normact::cuda {
 
+inline LaunchShape channel_shape(int64_t blocks) {
+  return {dim3(static_cast<unsigned>(blocks)), dim3(kChannelThreads)};
+}
+
 /// What a launch has in the caller's workspace.
 struct ChannelWorkspace {
   char* data;
@@ -21,20 +25,18 @@ struct ChannelWorkspace {
 
   Status clear_counters(const Launch& launch) const {
     if (plan.counter_bytes == 0) return {};
-    return check(cudaMemsetAsync(counters(), 0, plan.counter_bytes, static_cast<cudaStream_t>(launch.stream)),
-                 "clearing the counters of a channel kernel");
+    const auto count = static_cast<unsigned>(plan.counter_bytes / sizeof(unsigned));
+    return launch_kernel<channel_counters_kernel>("channel counters kernel launch",
+                                                  channel_shape((count + kChannelThreads - 1) / kChannelThreads),
+                                                  launch, static_cast<unsigned*>(counters()), count);
   }
 };
-
-inline LaunchShape channel_shape(int64_t blocks) {
-  return {dim3(static_cast<unsigned>(blocks)), dim3(kChannelThreads)};
-}
 
 /// Blocks that wait for blocks that come later run together with these.
 inline LaunchShape channel_shape(const ChannelPlan& plan) {
   LaunchShape shape = channel_shape(plan.blocks);
-  shape.shared_bytes = plan.scratch_bytes + plan.bits_bytes + plan.kept_bytes;
-  shape.together = plan.order == ChannelOrder::kept && plan.waits();
+  shape.shared_bytes = plan.scratch_bytes + plan.parameter_bytes + plan.bits_bytes + plan.kept_bytes;
+  shape.together = plan.waits_together();
   return shape;
 }
 
@@ -129,7 +131,7 @@ Status launch_channel_moments(const ChannelMoments& problem, const ChannelPlan& 
   p.x = problem.x;
   if (plan.units > 0) NORMACT_TRY(launch_forward_passes<T>(p, ChannelPasses::reduce, plan, launch));
   return launch_kernel<channel_moments_kernel<T>>(
-      "moments kernel launch", finish_shape(p.geometry.channels), launch, problem.x, problem.moments,
+      "moments kernel launch", finish_shape(p.geometry.channels), launch, problem.moments,
       static_cast<const MomentsEntry<A>*>(ChannelWorkspace(launch, plan).entries()), p.geometry.channels, plan.parts);
 }
 

@@ -344,4 +344,11 @@ __device__ __forceinline__ void wait_copies() {
 #endif
 }
 
+/// Waits until all of them are there, committed or not.
+__device__ __forceinline__ void wait_all_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
 }  // namespace normact::cuda

@@ -183,83 +183,84 @@ __device__ __forceinline__ RowMoments<A> block_moments(const OwnPacks<T, kWarp>&
   const A count = count_of(lane);
   const A mean = warp_sum(part.mean * count) * reciprocal_cols;
   return {mean, warp_sum(recentred(Moments<A>{part.mean, part.squares, count}, mean))};
+}
 
-  /// kLanes: lanes that share a row (warp), or 0 for all threads of a block (block). kThreads bounds the block, kBlocks
-  /// is how many must fit a multiprocessor: as many as leave registers for a thread's packs without spills.
-  template <class T, NormKind kKind, bool kActivated, int kLanes, int kVectors, int kThreads, int kBlocks>
-  __global__ void __launch_bounds__(kThreads, kBlocks) row_forward_kernel(
-      const __grid_constant__ KernelProblem<RowForward, T, kActivated> p, const Scalars<Accumulator<T>> scalars) {
-    using A = Accumulator<T>;
-    constexpr int kSize = kPackSize<T>;
-    constexpr bool kBlock = kLanes == 0;
-    constexpr bool kLayer = kKind == NormKind::layer, kLean = !kBlock && !kActivated;
-    constexpr int kStride = kBlock ? kWarp : kLanes;
-    const RowGeometry& g = p.geometry;
-    const int lane = kBlock ? threadIdx.x : threadIdx.x % kStride;
-    const int64_t row =
-        kBlock ? blockIdx.x : static_cast<int64_t>(blockIdx.x) * (blockDim.x / kStride) + threadIdx.x / kStride;
-    const bool active = row < g.rows;  // lanes without a row take part in their warp's shuffles
-    const int packs = static_cast<int>(g.cols) / kSize;
-    const OwnPacks<T, kStride> own{kBlock ? lane / kWarp * (kWarp * kVectors) + lane % kWarp : lane,
-                                   active ? packs : 0};
-    const RowIndex index(scalars.rows, active ? row : 0);
+/// kLanes: lanes that share a row (warp), or 0 for all threads of a block (block). kThreads bounds the block, kBlocks
+/// is how many must fit a multiprocessor: as many as leave registers for a thread's packs without spills.
+template <class T, NormKind kKind, bool kActivated, int kLanes, int kVectors, int kThreads, int kBlocks>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    row_forward_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
+                       const Scalars<Accumulator<T>> scalars) {
+  using A = Accumulator<T>;
+  constexpr int kSize = kPackSize<T>;
+  constexpr bool kBlock = kLanes == 0;
+  constexpr bool kLayer = kKind == NormKind::layer, kLean = !kBlock && !kActivated;
+  constexpr int kStride = kBlock ? kWarp : kLanes;
+  const RowGeometry& g = p.geometry;
+  const int lane = kBlock ? threadIdx.x : threadIdx.x % kStride;
+  const int64_t row =
+      kBlock ? blockIdx.x : static_cast<int64_t>(blockIdx.x) * (blockDim.x / kStride) + threadIdx.x / kStride;
+  const bool active = row < g.rows;  // lanes without a row take part in their warp's shuffles
+  const int packs = static_cast<int>(g.cols) / kSize;
+  const OwnPacks<T, kStride> own{kBlock ? lane / kWarp * (kWarp * kVectors) + lane % kWarp : lane, active ? packs : 0};
+  const RowIndex index(scalars.rows, active ? row : 0);
 
-    prefetch_parameter<T>(p.weight, g.cols);
-    prefetch_parameter<T>(p.bias, g.cols);
-    const T* from = own.in(row_pointer<const T>(p.x, index), 0);
-    if (blockIdx.x < kPrefetchingBlocks) own.template prefetch<kVectors>(from);
-    start_after_previous();
-    Pack<T> x[kVectors];
-    if constexpr (kLean) from = one_base(from);
+  prefetch_parameter<T>(p.weight, g.cols);
+  prefetch_parameter<T>(p.bias, g.cols);
+  const T* from = own.in(row_pointer<const T>(p.x, index), 0);
+  if (blockIdx.x < kPrefetchingBlocks) own.template prefetch<kVectors>(from);
+  start_after_previous();
+  Pack<T> x[kVectors];
+  if constexpr (kLean) from = one_base(from);
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) x[v] = own.valid(v) ? load_pack(from + v * (kStride * kSize)) : Pack<T>{};
-    if (p.residual.data != nullptr) {
-      add_residual(row_pointer<const T>(p.residual, index), row_pointer<T>(p.residual_out, index), own, x);
-    }
-    A mean = A(0), squares = A(0);
-    if constexpr (kBlock && kLayer) {
-      const RowMoments<A> moments = block_moments<T>(own, x, scalars.reciprocal_cols);
-      mean = moments.mean;
-      squares = moments.squares;
-    } else {
-      if constexpr (kLayer) {
-#pragma unroll
-        for (int v = 0; v < kVectors; ++v) {
-          A value[kSize];
-          unpack(x[v], value);
-          mean += total_of(value);
-        }
-        mean = lane_sum<kStride>(mean) * scalars.reciprocal_cols;
-      }
+  for (int v = 0; v < kVectors; ++v) x[v] = own.valid(v) ? load_pack(from + v * (kStride * kSize)) : Pack<T>{};
+  if (p.residual.data != nullptr) {
+    add_residual(row_pointer<const T>(p.residual, index), row_pointer<T>(p.residual_out, index), own, x);
+  }
+  A mean = A(0), squares = A(0);
+  if constexpr (kBlock && kLayer) {
+    const RowMoments<A> moments = block_moments<T>(own, x, scalars.reciprocal_cols);
+    mean = moments.mean;
+    squares = moments.squares;
+  } else {
+    if constexpr (kLayer) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         A value[kSize];
         unpack(x[v], value);
-        if constexpr (kLayer) centre(value, mean);
-        squares += own.valid(v) ? squares_of(value) : A(0);
+        mean += total_of(value);
       }
-      if constexpr (kBlock) {
-        __shared__ GroupScratch<A, 1> scratch;
-        A value[1] = {squares};
-        group_sum(value, scratch.slots(0, blockDim.x / kWarp), lane / kWarp, blockDim.x / kWarp, 0);
-        squares = value[0];
-      } else {
-        squares = lane_sum<kStride>(squares);
-      }
+      mean = lane_sum<kStride>(mean) * scalars.reciprocal_cols;
     }
-    const A variance = squares * scalars.reciprocal_cols;
-    const A rstd = reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });
-    if (lane == 0 && active) {
-      if (p.mean.data != nullptr) *row_pointer<A>(p.mean, index) = mean;
-      if (p.rstd.data != nullptr) *row_pointer<A>(p.rstd, index) = rstd;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      A value[kSize];
+      unpack(x[v], value);
+      if constexpr (kLayer) centre(value, mean);
+      squares += own.valid(v) ? squares_of(value) : A(0);
     }
-    T* y = row_pointer<T>(p.y, index);
-    const Operand& parameter = p.weight.data != nullptr ? p.weight : p.bias;  // both have one dtype here
-    if (sizeof(T) == 2 && parameter.data != nullptr && parameter.dtype == DType::f32) {
-      write_output<kKind, kLean, A>(p, y, own, x, mean, rstd, scalars.weight_offset);
+    if constexpr (kBlock) {
+      __shared__ GroupScratch<A, 1> scratch;
+      A value[1] = {squares};
+      group_sum(value, scratch.slots(0, blockDim.x / kWarp), lane / kWarp, blockDim.x / kWarp, 0);
+      squares = value[0];
     } else {
-      write_output<kKind, kLean, T>(p, y, own, x, mean, rstd, scalars.weight_offset);
+      squares = lane_sum<kStride>(squares);
     }
   }
+  const A variance = squares * scalars.reciprocal_cols;
+  const A rstd = reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });
+  if (lane == 0 && active) {
+    if (p.mean.data != nullptr) *row_pointer<A>(p.mean, index) = mean;
+    if (p.rstd.data != nullptr) *row_pointer<A>(p.rstd, index) = rstd;
+  }
+  T* y = row_pointer<T>(p.y, index);
+  const Operand& parameter = p.weight.data != nullptr ? p.weight : p.bias;  // both have one dtype here
+  if (sizeof(T) == 2 && parameter.data != nullptr && parameter.dtype == DType::f32) {
+    write_output<kKind, kLean, A>(p, y, own, x, mean, rstd, scalars.weight_offset);
+  } else {
+    write_output<kKind, kLean, T>(p, y, own, x, mean, rstd, scalars.weight_offset);
+  }
+}
 
 }  // namespace normact::cuda

@@ -155,7 +155,6 @@ __global__ void __launch_bounds__(kForwardClusterThreads, 1)
   extern __shared__ __align__(128) char shared[];
   __shared__ WarpExchange<double, A> exchange;
   __shared__ Mbarrier arrived[kClusterWarps][kMaxStages];
-
   const ClusterShare share(p.geometry.rows, static_cast<int>(p.geometry.cols) / kSize, split.packs_per_warp);
   const bool serving = share.warp == kClusterWarps;
   const bool residual = p.residual.data != nullptr;

@@ -50,7 +50,9 @@ ChannelAccess access_of(const ChannelForward& p) { return request_of(p, 0).acces
 
 /// Two blocks fit a multiprocessor, a thread's accesses its memory, the items of a slab the blocks that run at once.
 void check_kept(const ChannelForward& p, const ChannelPlan& plan) {
-  CHECK(2 * (plan.scratch_bytes + plan.bits_bytes + plan.kept_bytes + 1024) <= 228 * 1024);
+  constexpr int kStatic = 2304;  // of the kernels, at most, beside a KiB that each block takes
+  const int shared = plan.scratch_bytes + plan.parameter_bytes + plan.bits_bytes + plan.kept_bytes;
+  CHECK(2 * (shared + kStatic + 1024) <= 228 * 1024);
   CHECK(plan.items_a_slab() <= 2 * 132 && plan.blocks <= 2 * 132);
   const int64_t accesses = plan.access == ChannelAccess::planes ? ceil_div(plan.segment_packs, plan.lanes) : 1;
   const int64_t turns = ceil_div(std::min(plan.units_a_part, plan.units), plan.lines);
@@ -102,7 +104,10 @@ TEST(batch_norm_of_planes) {
   CHECK_EQ(plan.tile, 1);
   CHECK_EQ(plan.lines, 8);
   CHECK_EQ(plan.slabs, 256);
-  CHECK(plan.waits() && plan.counter_bytes > 0);
+  CHECK(plan.waits_together());
+  CHECK_EQ(plan.counter_bytes, size_t{0});  // blocks look for each other's sums
+  CHECK_EQ(plan.blocks % plan.items_a_slab(), 0);
+  CHECK(plan.delay > 0);
 }
 
 TEST(batch_norm_of_rows) {
@@ -119,7 +124,8 @@ TEST(larger_than_the_device_is_read_twice) {
   const ChannelPlan plan = plan_of(forward(Layout::rows, 256, 256, 3136, 0));
   CHECK(plan.order == ChannelOrder::waves);
   CHECK_EQ(plan.kept_bytes, 0);
-  CHECK(plan_of(forward(Layout::planes, 1, 1, 1 << 26, 0)).order == ChannelOrder::waves);
+  const ChannelPlan one = plan_of(forward(Layout::planes, 1, 1, 1 << 26, 0));
+  CHECK(one.order == ChannelOrder::waves && one.counter_bytes > 0 && !one.waits_together());
 }
 
 TEST(small_groups_need_nobody_else) {
@@ -129,19 +135,40 @@ TEST(small_groups_need_nobody_else) {
     CHECK_EQ(plan.items_a_slab(), 1);
     CHECK_EQ(plan.counter_bytes, size_t{0});
   }
-  CHECK(plan_of(forward(Layout::planes, 2, 128, 262144, 32)).waits());
+  CHECK(plan_of(forward(Layout::planes, 2, 128, 262144, 32)).waits_together());
+}
+
+TEST(teams_are_whole) {
+  for (const int64_t places : {3136, 784, 1000, 4096}) {
+    for (const int64_t samples : {16, 61, 200}) {
+      const ChannelPlan plan = plan_of(forward(Layout::planes, samples, 256, places, 0));
+      if (plan.order == ChannelOrder::kept) CHECK_EQ(plan.blocks % plan.items_a_slab(), 0);
+    }
+  }
+}
+
+TEST(entries_of_groups) {
+  ChannelPlan plan = plan_of(forward(Layout::rows, 8, 320, 4096, 32));  // tiles of 80 channels, 8 groups
+  CHECK_EQ(plan.tile, 80);
+  CHECK_EQ(plan.groups_an_item, 8);
+  CHECK_EQ(plan.group_entries_at, 0);
+  plan = plan_of(forward(Layout::rows, 3, 640, 900, 1));  // a group of ten tiles
+  CHECK_EQ(plan.groups_an_item, 1);
+  CHECK_EQ(plan_of(forward(Layout::planes, 64, 256, 3136, 0)).groups_an_item, 0);
 }
 
 TEST(what_fits_the_device_at_once_is_one_item_a_block) {
   const ChannelPlan plan = plan_of(forward(Layout::planes, 8, 320, 4096, 32));
   CHECK_EQ(plan.slabs * plan.items_a_slab(), plan.blocks);
+  CHECK_EQ(plan.delay, 0);
 }
 
-TEST(what_is_overwritten_is_settled_once) {
-  ChannelForward p = forward(Layout::planes, 64, 256, 3136, 0);
-  p.y.data = memory + 16;
-  CHECK(plan_of(p).waits() && !plan_of(p).settles_apart);
-  p.y.data = p.x.data;  // a block that has its sums may write where another still reads
+TEST(averages_of_moments_are_settled_once) {
+  ChannelForward p = forward(Layout::planes, 8, 64, 65536, 64);
+  CHECK(plan_of(p).items_a_slab() > 1 && !plan_of(p).settles_apart);
+  p.y.data = p.x.data;  // in place: the sums bring along what is needed of x
+  CHECK(!plan_of(p).settles_apart);
+  p.running.mean.data = memory;  // settling leaves moments in the workspace for these
   CHECK(plan_of(p).settles_apart);
 }
 

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers that blocks of a launch hand each other through the workspace.
+#pragma once
+
+#include <cstring>
+
+#include "cuda/reduce.cuh"
+#include "math/moments.h"
+
+namespace normact::cuda {
+
+/// Whether a reader has to wait for what another block of its launch hands it.
+enum class Arrival : uint8_t { there, awaited };
+
+/// Numbers in the workspace, that one block may hand another: past the L1 cache, in pairs that arrive whole, each for
+/// itself. What has not arrived is absent: two NaNs that no arithmetic makes. So data needs neither a flag nor a fence:
+/// a store, and loads until it is seen.
+template <class A, int kNumbers>
+struct Handed {
+  static constexpr int kPairs = kNumbers / 2;
+  static constexpr uint64_t kAbsent = ~uint64_t{0};
+  uint64_t pair[kPairs];
+
+  __device__ __forceinline__ void load(const void* from) {
+    if constexpr (kPairs == 1) {
+      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(pair[0]) : "l"(from) : "memory");
+    } else {
+      asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+                   : "=l"(pair[0]), "=l"(pair[1])
+                   : "l"(from)
+                   : "memory");
+    }
+  }
+  __device__ __forceinline__ void store(void* to) const {
+    if constexpr (kPairs == 1) {
+      asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(pair[0]) : "memory");
+    } else {
+      asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(pair[0]), "l"(pair[1]) : "memory");
+    }
+  }
+  /// Returns when all of it is there.
+  __device__ __forceinline__ void wait(const void* from) {
+    while (pair[0] == kAbsent || pair[kPairs - 1] == kAbsent) {
+      __nanosleep(20);
+      load(from);
+    }
+  }
+};
+
+/// Those of kernels that accumulate in fp64, which wait for no such numbers.
+template <int kNumbers>
+struct Handed<double, kNumbers> {
+  double2 pair[kNumbers / 2];
+
+  __device__ __forceinline__ void load(const void* from) {
+#pragma unroll
+    for (int i = 0; i < kNumbers / 2; ++i) pair[i] = __ldcg(static_cast<const double2*>(from) + i);
+  }
+  __device__ __forceinline__ void store(void* to) const {
+#pragma unroll
+    for (int i = 0; i < kNumbers / 2; ++i) static_cast<double2*>(to)[i] = pair[i];
+  }
+  __device__ __forceinline__ void wait(const void*) {}
+};
+
+/// An item's moments of a channel; the mean is told from the set's first element, `origin`.
+template <class A>
+struct alignas(4 * sizeof(A)) MomentsEntry {
+  A mean, m2, count, origin;
+
+  __device__ __forceinline__ Moments<A> moments() const { return {mean, m2, count}; }
+};
+
+/// Two numbers: an item's sums of dh and dh * xhat of a channel, or what is left of a group's entries: mean and rstd in
+/// the forward, c1 and c2 (math/channel.h) in the backward.
+template <class A>
+struct alignas(2 * sizeof(A)) NumberPair {
+  A first, second;
+};
+
+template <class Numbers>
+struct HandedAs;
+template <class A>
+struct HandedAs<MomentsEntry<A>> {
+  using Type = Handed<A, 4>;
+};
+template <class A>
+struct HandedAs<NumberPair<A>> {
+  using Type = Handed<A, 2>;
+};
+
+template <class Numbers>
+__device__ __forceinline__ void hand(Numbers* to, const Numbers& numbers) {
+  typename HandedAs<Numbers>::Type bits;
+  memcpy(&bits, &numbers, sizeof(bits));
+  bits.store(to);
+}
+
+template <Arrival kArrival, class Numbers>
+__device__ __forceinline__ Numbers handed(const Numbers* from) {
+  typename HandedAs<Numbers>::Type bits;
+  bits.load(from);
+  if constexpr (kArrival == Arrival::awaited) bits.wait(from);
+  Numbers numbers;
+  memcpy(&numbers, &bits, sizeof(bits));
+  return numbers;
+}
+
+/// visit(entries[at(i)]) for i = lane, lane + lanes, ... below count; four of them are under way together.
+template <Arrival kArrival, class Numbers, class At, class Visit>
+__device__ __forceinline__ void for_each_handed(const Numbers* entries, unsigned count, unsigned lane, unsigned lanes,
+                                                At at, Visit visit) {
+  constexpr unsigned kTogether = 4;
+#pragma unroll 1
+  for (unsigned first = lane; first < count; first += kTogether * lanes) {
+    typename HandedAs<Numbers>::Type bits[kTogether];
+#pragma unroll
+    for (unsigned t = 0; t < kTogether; ++t) {
+      if (first + t * lanes < count) bits[t].load(entries + at(first + t * lanes));
+    }
+#pragma unroll
+    for (unsigned t = 0; t < kTogether; ++t) {
+      if (first + t * lanes >= count) break;
+      if constexpr (kArrival == Arrival::awaited) bits[t].wait(entries + at(first + t * lanes));
+      Numbers numbers;
+      memcpy(&numbers, &bits[t], sizeof(numbers));
+      visit(numbers);
+    }
+  }
+}
+
+}  // namespace normact::cuda
