@@ -4,9 +4,9 @@
 //
 // The heads say the largest errors in ulp, of value and slope, in fp32 and fp64; where the slope has a zero, within 1
 // of it, its error is absolute, in units of 2^-24 (2^-53). Results below 2^-112 (2^-1008) may have lost to flushed
-// subnormals. With 11 bits, more than 99.9 % of all fp16 and bf16 inputs, with 8 bits of all bf16 inputs, give the
-// correctly rounded value and slope. tests/cpp/activation_math_test.cpp checks all this on the CPU. A GPU's ex2.approx,
-// off by 2^-22.5 itself, may add 3 ulp in fp32.
+// subnormals. With 11 bits, more than 99.9 % of all fp16 and bf16 inputs give the correctly rounded value and slope.
+// tests/cpp/activation_math_test.cpp checks all this on the CPU. A GPU's ex2.approx, off by 2^-22.5 itself, may add 3
+// ulp in fp32.
 #pragma once
 
 #include "math/activation_types.h"

@@ -98,11 +98,6 @@ def tail_ratio(s: mp.mpf) -> mp.mpf:
     return mp.erfc(z / mp.sqrt(2)) / 2 * mp.exp(z * z / 2) * (z + CENTRE) ** 2
 
 
-def tail_exponent_rest(z: mp.mpf) -> mp.mpf:
-    """(log2(Phi(-z)) + 1) / z."""
-    return mp.log(mp.erfc(z / mp.sqrt(2)), 2) / z
-
-
 class Fit(NamedTuple):
     """One polynomial: for M::kBits up to bits; on (low, high)."""
 
@@ -156,14 +151,6 @@ FUNCTIONS = [
         lambda s: tail_argument(s) / tail_ratio(s),
         [tail_fit(11, 6, 14.5), tail_fit(24, 8, 14.5), tail_fit(53, 22, 39)],
     ),
-    Function(
-        "normal_tail_exponent_rest",
-        "z",
-        "(log2(Phi(-z)) + 1) / z for 0 <= z <= 13.3; the error is that of Phi(-z). Beyond, up to 16, Phi(-z) < 2^-126.",
-        tail_exponent_rest,
-        lambda z: z * mp.log(2),
-        [Fit(8, 8, mp.mpf(0), mp.mpf("13.3"))],
-    ),
 ]
 
 # ---- The header -----------------------------------------------------------------------------------------------------
@@ -192,8 +179,6 @@ NORMACT_HD typename M::Number polynomial(typename M::Number x, double c0, Rest..
 
 def branches(fits: list[Fit], body: Callable[[Fit], str]) -> str:
     """A body for each precision."""
-    if len(fits) == 1:
-        return f"  {body(fits[0])}"
     parts = []
     for i, fit in enumerate(fits):
         test = f"if constexpr (M::kBits <= {fit.bits}) " if i < len(fits) - 1 else ""

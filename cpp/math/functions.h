@@ -3,8 +3,7 @@
 // results need, and the operations that float, double and the SIMD vectors of the CPU do not share. M offers
 //
 //   Number                       what is computed with
-//   kBits                        8: results go to bf16 (2^-15 is enough); 11: to fp16 or bf16 (2^-20); 24: to fp32;
-//                                53: to fp64
+//   kBits                        11: results go to fp16 or bf16 (2^-20 is enough); 24: to fp32; 53: to fp64
 //   kExp2Instruction             whether exp2(t) exists: 2^t for any t, within 2^-22
 //   kLookup                      whether polynomials are looked up in tables (math/piecewise.h)
 //   constant(c)                  the double c in every lane
@@ -26,7 +25,7 @@
 
 namespace normact {
 
-/// The sum of two numbers, low below half a unit of the last place of high. Up to 11 bits low is 0 and costs nothing.
+/// The sum of two numbers, low below half a unit of the last place of high. At 11 bits low is 0 and costs nothing.
 template <class M>
 struct Split {
   typename M::Number high;
@@ -200,22 +199,13 @@ NORMACT_HD typename M::Number normal_reach() {
 }
 
 /// The normal distribution at 0 <= z <= normal_reach. Phi(-z) = exp(-z^2 / 2) times a function of z that varies little.
-/// At 8 bits, where exponentials are one instruction, log2(Phi(-z)) is a polynomial: a third fewer operations, but its
-/// rounding costs |log2(Phi(-z))| ulp.
 template <class M>
 NORMACT_HD DistributionTail<M> normal_tail(typename M::Number z) {
-  if constexpr (M::kBits <= 8) {
-    const auto exponent = M::multiply_add(z, normal_tail_exponent_rest<M>(z), M::constant(-1));
-    constexpr double kDensity0 = -1.3257480647361592;  // log2(phi(0))
-    const auto density = M::multiply_add(z * M::constant(-kLog2E / 2), z, M::constant(kDensity0));
-    return {M::exp2(exponent), M::exp2(density)};
-  } else {
-    const auto e = exp2_product<M>(square<M>(z), split_constant<M>(-kLog2E / 2, -kLog2ERest / 2));
-    const auto r = M::reciprocal(z + M::constant(4));
-    const auto s = M::multiply_add(r, M::constant(-8), M::constant(1));             // (z - 4) / (z + 4)
-    const auto ratio = M::multiply_add(z, normal_tail_rest<M>(s), M::constant(8));  // z = 0 gives 1/2 exactly
-    return {e * (r * r * ratio), e * M::constant(0.3989422804014327)};
-  }
+  const auto e = exp2_product<M>(square<M>(z), split_constant<M>(-kLog2E / 2, -kLog2ERest / 2));
+  const auto r = M::reciprocal(z + M::constant(4));
+  const auto s = M::multiply_add(r, M::constant(-8), M::constant(1));             // (z - 4) / (z + 4)
+  const auto ratio = M::multiply_add(z, normal_tail_rest<M>(s), M::constant(8));  // z = 0 gives 1/2 exactly
+  return {e * (r * r * ratio), e * M::constant(0.3989422804014327)};
 }
 
 }  // namespace normact

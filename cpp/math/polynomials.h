@@ -68,11 +68,4 @@ NORMACT_HD typename M::Number normal_tail_rest(typename M::Number s) {
   }
 }
 
-/// (log2(Phi(-z)) + 1) / z for 0 <= z <= 13.3; the error is that of Phi(-z). Beyond, up to 16, Phi(-z) < 2^-126.
-template <class M>
-NORMACT_HD typename M::Number normal_tail_exponent_rest(typename M::Number z) {
-  return polynomial<M>(z, -1.151073420, -0.4586990924, -0.05400079881, 0.008678705697, -0.001022816849, 8.383380163e-5,
-                       -4.475719034e-6, 1.390030148e-7, -1.897333082e-9);  // degree 8, 2^-15.4
-}
-
 }  // namespace normact

@@ -7,7 +7,6 @@
 #include "activation_math_table.h"
 #include "activation_reference.h"
 #include "cpu_fixture.h"
-#include "math/activation.h"
 
 namespace {
 
@@ -215,41 +214,6 @@ TEST(sixteen_bits_are_rounded_correctly) {
       }
     }
   }
-}
-
-/// As DeviceMath of cpp/cuda computes for bf16: numbers of 24 bits, formulas of 8, an exponential that flushes.
-struct EightBitMath {
-  using Number = float;
-  static constexpr int kBits = 8;
-  static constexpr bool kExp2Instruction = true, kLookup = false;
-
-  static float constant(double c) { return static_cast<float>(c); }
-  static float multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
-  static float abs(float a) { return std::fabs(a); }
-  static float minimum(float a, float b) { return b < a ? b : a; }
-  static float maximum(float a, float b) { return b > a ? b : a; }
-  static float select(bool condition, float yes, float no) { return condition ? yes : no; }
-  static float exp2(float t) { return t < -126 ? 0 : std::exp2(t); }
-};
-
-TEST(gelu_at_eight_bits_is_rounded_correctly) {
-  const normact::ActivationScalars<float> scalars{};
-  const auto rounded = [](double x) { return round_to(x, DType::bf16); };
-  int wrong_value = 0, wrong_slope = 0;
-  for (uint32_t i = 0; i < 65536; ++i) {
-    const double x = decode(static_cast<uint16_t>(i), DType::bf16);
-    const auto found = normact::Gelu<EightBitMath>::at(static_cast<float>(x), scalars);
-    if (std::isnan(x)) CHECK(std::isnan(found.value) && std::isnan(found.slope));
-    if (!std::isfinite(x)) continue;
-    const Expected<double> expected = gelu(x, kDefaults);
-    const double least = std::ldexp(1, -112);  // below, what is flushed counts
-    wrong_value += std::fabs(expected.value) > least && rounded(double(found.value)) != rounded(expected.value);
-    wrong_slope += std::fabs(expected.slope) > least && rounded(double(found.slope)) != rounded(expected.slope);
-  }
-  CHECK(wrong_value <= 10 && wrong_slope <= 10);
-  const auto at = [&](float x) { return normact::Gelu<EightBitMath>::at(x, scalars); };
-  CHECK(at(-INFINITY).value == 0 && at(-INFINITY).slope == 0 && at(INFINITY).value == INFINITY);
-  CHECK(at(INFINITY).slope == 1 && at(0).value == 0 && at(0).slope == 0.5f);
 }
 
 template <class N>
