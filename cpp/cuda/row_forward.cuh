@@ -143,9 +143,17 @@ __device__ __forceinline__ void write_output(const Problem& p, T* y, const OwnPa
   write_packs<kKind, Parameters::any, kLean, Stored>(p, y, own, x, mean, rstd, offset);
 }
 
+/// What a warp knows of its part of a row: sums of the deviations from `centre`, which is near its mean, and of the
+/// squares of these. The deviations are few units of the centre's last place, and without them merging would cost as
+/// many digits as the mean has before the deviations' own.
+template <class A>
+struct alignas(4 * sizeof(A)) RowPart {
+  A centre, deviations, squares, unused;
+};
+
 /// Mean of a set, and sum of the squares about it.
 template <class A>
-struct alignas(2 * sizeof(A)) RowMoments {
+struct RowMoments {
   A mean;
   A squares;
 };
@@ -157,32 +165,37 @@ __device__ __forceinline__ RowMoments<A> block_moments(const OwnPacks<T, kWarp>&
                                                        A reciprocal_cols) {
   constexpr int kSize = kPackSize<T>;
   constexpr int kFull = kWarp * kVectors;  // packs of every warp but the last, which has at least one
-  __shared__ RowMoments<A> parts[kWarp];
+  __shared__ RowPart<A> parts[kWarp];
   const int warps = blockDim.x / kWarp, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const A last = static_cast<A>((own.packs - (warps - 1) * kFull) * kSize);
-  const auto count_of = [&](int w) { return w < warps - 1 ? A(kFull * kSize) : w == warps - 1 ? last : A(0); };
-  A total = A(0), squares = A(0);
+  const auto share_of_warp = [&](int w) { return w < warps - 1 ? A(1.0 / (kFull * kSize)) : A(1) / last; };
+  A total = A(0), deviations = A(0), squares = A(0);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     A value[kSize];
     unpack(x[v], value);
     total += total_of(value);
   }
-  const A own_mean = warp_sum(total) * (warp < warps - 1 ? A(1.0 / (kFull * kSize)) : A(1) / last);
+  const A about = warp_sum(total) * share_of_warp(warp);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     A value[kSize];
     unpack(x[v], value);
-    centre(value, own_mean);
+    centre(value, about);
+    deviations += own.valid(v) ? total_of(value) : A(0);
     squares += own.valid(v) ? squares_of(value) : A(0);
   }
+  deviations = warp_sum(deviations);
   squares = warp_sum(squares);
-  if (lane == 0) parts[warp] = {own_mean, squares};
+  if (lane == 0) parts[warp] = {about, deviations, squares, A(0)};
   __syncthreads();
-  const RowMoments<A> part = lane < warps ? parts[lane] : RowMoments<A>{};
-  const A count = count_of(lane);
-  const A mean = warp_sum(part.mean * count) * reciprocal_cols;
-  return {mean, warp_sum(recentred(Moments<A>{part.mean, part.squares, count}, mean))};
+  const RowPart<A> part = lane < warps ? parts[lane] : RowPart<A>{};
+  const A from = parts[0].centre, count = lane < warps - 1 ? A(kFull * kSize) : lane == warps - 1 ? last : A(0);
+  // About the first warp's centre: their distance is exact.
+  const Moments<A> own_part = moments_about(part.centre - from, part.deviations, part.squares, count,
+                                            lane < warps ? share_of_warp(lane) : A(0));
+  const A mean = warp_sum(own_part.mean * count) * reciprocal_cols;
+  return {from + mean, warp_sum(recentred(own_part, mean))};
 }
 
 /// kLanes: lanes that share a row (warp), or 0 for all threads of a block (block). kThreads bounds the block, kBlocks
