@@ -79,7 +79,8 @@ struct ForwardPass {
   /// have; else it is the thread's own first element (planes: the mean of its first access), and moments merge by
   /// Chan's formula. With an element for the mean, squares are summed that exceed those about the mean by n times the
   /// square of what lies between: not more than n times, and for data without outliers twice or so; a thread has some
-  /// hundred elements.
+  /// hundred elements. Sums that go on over tiles of a group are about the first one's: as many times more as there
+  /// are.
   struct Sums {
     A pivot[kOwned] = {}, sum[kOwned] = {}, square[kOwned] = {};
     int count = 0;  // elements of each channel

@@ -7,7 +7,7 @@
 
 namespace normact::cuda {
 
-extern __shared__ __align__(16) char channel_shared[];  // scratch memory for sums, bits of a mask, packs
+extern __shared__ __align__(16) char channel_shared[];  // scratch memory for sums, parameters, bits of a mask, packs
 
 /// A thread's packs of an item, from the next one of its walk on.
 class KeptPacks {
