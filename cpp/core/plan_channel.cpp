@@ -215,7 +215,7 @@ ChannelPlan plan_channel(const ChannelRequest& r, const DeviceInfo& device, cons
   plan.settles_a_slab = ceil_div(groups_a_slab * plan.merge_lanes, kChannelThreads);
   const int64_t entries_a_slab = groups_a_slab * entries_a_group;
   plan.settles_apart =
-      plan.settles_a_slab > 1 || entries_a_slab > kMostEntries || (r.settles_once && plan.items_a_slab() > 1);
+      plan.settles_a_slab > 1 || entries_a_slab > kMostEntries || (r.averages && plan.items_a_slab() > 1);
   const bool both = r.passes == ChannelPasses::both;
   const bool sums = r.passes != ChannelPasses::apply, several = group_channels(r) > 1;
   const int64_t channel_entries = plan.batches * r.geometry.channels * plan.parts;

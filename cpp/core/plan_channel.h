@@ -106,7 +106,7 @@ struct ChannelRequest {
   int tensors;        // of x's shape that a pass reads
   int kept;           // of these, those that both passes need, and that may be kept between them
   bool mask;          // whether there is one
-  bool settles_once;  // settling leaves something in the workspace that is read later: no block may repeat it
+  bool averages;      // whether moments are left for running statistics, that are averages over samples
   int sums;           // numbers that a thread leaves of a channel
   int parameters;     // numbers that belong to a channel beside its sums
   int entry_bytes;    // of a channel's sums

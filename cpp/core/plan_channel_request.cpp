@@ -87,8 +87,7 @@ ChannelRequest request_of(const ChannelForward& p, int sm_margin) {
       request_with(p, p.x, {&p.addend, &p.y}, batch ? ChannelPasses::both : ChannelPasses::apply, sm_margin);
   r.tensors = r.kept = 1;
   r.mask = p.mask != nullptr;
-  const bool averages = p.set == ChannelSet::group && p.running.mean.data != nullptr;  // of the moments it leaves
-  r.settles_once = averages;
+  r.averages = p.set == ChannelSet::group && p.running.mean.data != nullptr;
   r.sums = 3;
   r.parameters = 2;
   r.entry_bytes = 4 * accumulator_bytes(p.dtype);

@@ -341,9 +341,7 @@ __global__ void __launch_bounds__(kPointwiseThreads)
     bias_column_sum_kernel(const __grid_constant__ PointwiseBackward p, const __grid_constant__ BiasSpace space,
                            void* workspace) {
   using A = Accumulator<T>;
-#if __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();
-#endif
+  wait_for_previous_kernel();
   const View& to = blockIdx.y == 0 ? p.dbias : p.dup_bias;
   if (to.data == nullptr) return;
   __shared__ A slots[kPointwiseThreads / kWarp];

@@ -27,7 +27,6 @@ struct BackwardPass {
   static constexpr bool kActs = !kIdentity<T, Act>;
   static constexpr bool kFromOutput = slope_follows_from_output<Act>();
   static constexpr bool kMasked = kAny<Act> || std::is_same_v<Act, Relu<Math<T>>>;
-  static constexpr int kTensors = 2;                        // that are kept
   static constexpr int kLoads = 2;                          // of each tensor under way together
   static constexpr bool kAhead = !Walk::kPlanes && !kActs;  // where there are registers for the next ones, too
 
@@ -253,7 +252,7 @@ struct BackwardPass {
     });
   }
 
-  /// c1 and c2 of a channel. first_group: of the slab.
+  /// c1 and c2 of a channel. first_group: of those that are settled together.
   __device__ __forceinline__ NumberPair<A> correction(int64_t batch, int64_t channel, int first_group, A scale) const {
     if constexpr (kKept) return settled_at<A>(s, settled, s.group_of(channel) - first_group);
     if (p.sums.data != nullptr) {

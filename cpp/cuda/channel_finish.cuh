@@ -28,9 +28,7 @@ __global__ void __launch_bounds__(kChannelThreads)
     channel_sums_kernel(const ChannelVector dweight, const ChannelVector dbias, const ChannelTable table,
                         const NumberPair<Accumulator<T>>* entries, int64_t batches, int64_t channels, int64_t parts) {
   using A = Accumulator<T>;
-#if __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();
-#endif
+  wait_for_previous_kernel();
   const int64_t channel = warp_channel();
   if (channel >= channels) return;
   NumberPair<A> sum{A(0), A(0)};
@@ -57,9 +55,7 @@ __global__ void __launch_bounds__(kChannelThreads)
     channel_moments_kernel(const ChannelTable table, const MomentsEntry<Accumulator<T>>* entries, int64_t channels,
                            int64_t parts) {
   using A = Accumulator<T>;
-#if __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();
-#endif
+  wait_for_previous_kernel();
   const int64_t channel = warp_channel();
   if (channel >= channels) return;
   const Moments<A> sum = merge_entries<Arrival::there>(entries + channel * parts, static_cast<unsigned>(parts),
@@ -109,9 +105,7 @@ static __global__ void channel_batch_kernel(int64_t* batches) { ++*batches; }
 template <class A>
 __global__ void __launch_bounds__(kChannelThreads)
     instance_running_kernel(const __grid_constant__ ChannelForward p, const MomentsEntry<A>* entries, int64_t parts) {
-#if __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();
-#endif
+  wait_for_previous_kernel();
   const int64_t channel = warp_channel(), channels = p.geometry.channels;
   if (channel >= channels) return;
   A mean = A(0), variances = A(0);

@@ -52,7 +52,6 @@ struct ForwardPass {
   using A = Accumulator<T>;
   using Spot = typename Walk::Spot;
   static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
-  static constexpr int kTensors = 1;      // that are kept
   static constexpr int kReduceLoads = 4;  // under way together
   static constexpr int kApplyLoads = 2;
   static constexpr bool kAhead = !Walk::kPlanes;
