@@ -36,8 +36,11 @@ bool forward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan)
   const int size = size_of(r.dtype);
   const int most[] = {256, size == 4 ? 768 : 512, size == 2 ? 224 : 256, 256};
   if (packs < 1 || packs > 4 * most[1]) return false;
-  // Of the longest rows too few fit a multiprocessor to hide each other's latency: clusters have them come in ahead.
-  if (r.variant == NORMACT_ROW_AUTO && device.active_clusters[0] > 0 && size == 2 && packs > 1536) return false;
+  // Of long rows too few fit a multiprocessor to hide each other's latency: clusters have them come in ahead. Layer
+  // norm, which exchanges more, needs it sooner; where it computes an activation of 16-bit elements, only later.
+  const bool sooner = r.kind == NormKind::layer && (size > 2 || !r.activated);
+  const int64_t longest = sooner ? 1152 : size == 2 ? 1536 : 4 * most[1];
+  if (r.variant == NORMACT_ROW_AUTO && device.active_clusters[0] > 0 && packs > longest) return false;
   // Three to six packs a thread, whichever leaves fewest of them idle; of equals, fewest threads from 96 on for 16-bit
   // elements, for others four packs, or two warps rather than one.
   int64_t best = INT64_MAX;
@@ -56,7 +59,7 @@ bool forward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan)
   return true;
 }
 
-// The cluster kernels for whole packs: 16 working warps a block, of which each owns packs_per_block / 16 of the row.
+// The cluster kernels for whole packs: the working warps of a block, 16 at most, share its packs of the row evenly.
 
 /// The smallest cluster whose warps have at most 32 * vectors packs each; false if there is none. even_pairs: no more
 /// clusters of two than clusters of four leave room for.
@@ -69,8 +72,10 @@ bool divide_over_cluster(const RowRequest& r, const DeviceInfo& device, int vect
   if (log == 5) return false;
   plan->cluster = 1 << log;
   plan->vectors = vectors;
-  plan->threads_per_row = kClusterWarps * kWarp;
-  plan->packs_per_block = static_cast<int>(ceil_div(packs, kClusterWarps * plan->cluster)) * kClusterWarps;
+  const int64_t share = ceil_div(packs, plan->cluster);
+  const int warps = static_cast<int>(ceil_div(share, kWarp * vectors));
+  plan->threads_per_row = warps * kWarp;
+  plan->packs_per_block = static_cast<int>(ceil_div(share, warps)) * warps;
   int64_t most = device.active_clusters[log] - ceil_div(r.sm_margin, plan->cluster);
   if (even_pairs && log == 1 && device.active_clusters[2] > 0) {
     most = std::min<int64_t>(most, 2 * device.active_clusters[2]);
@@ -83,10 +88,12 @@ bool divide_over_cluster(const RowRequest& r, const DeviceInfo& device, int vect
   return true;
 }
 
-/// Fills in the ring of a block, whose threads also need `fixed` shared bytes; false if `least` rows do not fit.
+/// Fills in the ring of a block, whose threads also need `fixed` shared bytes: `wanted` rows, or more if those are
+/// short, so that 96 KiB are on their way; false if `least` rows do not fit.
 bool plan_cluster_ring(const DeviceInfo& device, int tensors, int least, int wanted, int fixed, RowPlan* plan) {
   const int64_t stage = int64_t{tensors} * plan->packs_per_block * kPackBytes;
-  plan->stages = static_cast<int>(std::min<int64_t>(wanted, (device.shared_memory_block - fixed) / stage));
+  const int64_t rows = std::clamp<int64_t>(ceil_div(96 << 10, stage), wanted, kClusterStages);
+  plan->stages = static_cast<int>(std::min<int64_t>(rows, (device.shared_memory_block - fixed) / stage));
   plan->shared_bytes = static_cast<int>(fixed + plan->stages * stage);
   return plan->stages >= least;
 }
@@ -96,8 +103,8 @@ bool forward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* pla
   for (const int vectors : {4, 8}) {  // with eight the parameters do not fit in registers
     // Forward is bound by bandwidth, which fewer pairs share more evenly (H200: 60 of 66).
     if (!divide_over_cluster(r, device, vectors, true, plan)) continue;
-    plan->threads = (kClusterWarps + 1) * kWarp;  // one warp exchanges sums
-    return plan_cluster_ring(device, r.residual ? 2 : 1, 1, plan->cluster == 16 ? kMaxStages : 3, 0, plan);
+    plan->threads = plan->threads_per_row + kClusterServants * kWarp;
+    return plan_cluster_ring(device, r.residual ? 2 : 1, 1, plan->cluster >= 8 ? 4 : 3, 0, plan);
   }
   return false;
 }
@@ -177,7 +184,7 @@ bool backward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan
   const auto lanes_for = [&](int vectors) {
     return std::max<int64_t>(round_up(ceil_div(packs, vectors), kWarp), 2 * kWarp);
   };
-  if (r.variant == NORMACT_ROW_AUTO && device.active_clusters[0] > 0 && packs > 1280)
+  if (r.variant == NORMACT_ROW_AUTO && device.active_clusters[0] > 0 && packs > (r.activated ? 1280 : 256 * kept))
     return false;  // see forward_block
   // 16 elements a thread, or for 16-bit types 24, which lower the cost of a row beside its elements but leave registers
   // for fewer threads. Layer norm, which computes more, prefers 24 unless 16 keep clearly more packs at work; RMS norm
@@ -197,15 +204,16 @@ bool backward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* pl
   if (in_runs(r)) return false;
   const int tensors = r.residual ? 3 : 2;
   if (divide_over_cluster(r, device, kept_packs(r), false, plan)) {
-    plan->threads = (kClusterWarps + 1) * kWarp;  // one warp exchanges sums
-    // With an activation, dy times its slope is kept in fp32.
-    const int kept = r.activated && size_of(r.dtype) == 2 ? 1 : 0;
-    return plan_cluster_ring(device, tensors + kept, 2, plan->cluster >= 8 ? kMaxStages : 3, 0, plan);
+    plan->threads = plan->threads_per_row + kClusterServants * kWarp;
+    // With an activation, dy times its slope is kept in fp32, and the first level of the cache has to hold what does
+    // not fit in registers.
+    const bool kept = r.activated && size_of(r.dtype) == 2;
+    return plan_cluster_ring(device, kept ? tensors + 1 : tensors, 2, kept ? 3 : 4, 0, plan);
   }
   if (size_of(r.dtype) > 2 || !divide_over_cluster(r, device, 2 * kept_packs(r), false, plan)) return false;
-  plan->threads = kClusterWarps * kWarp;  // no registers to spare for another warp
-  const int exchange =
-      kExchangeDepth * plan->cluster * kClusterWarps * 2 * accumulator_bytes(r.dtype);  // DirectExchange::bytes
+  plan->threads = plan->threads_per_row;  // no registers to spare for another warp
+  const int exchange = kExchangeDepth * plan->cluster * plan->threads_per_row / kWarp * 2 *
+                       accumulator_bytes(r.dtype);  // DirectExchange::bytes
   return plan_cluster_ring(device, tensors, 2, 3, exchange, plan);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a row problem will be run on a GPU: which kernel, how rows and columns are divided, how much memory. Pure
 // functions of the problem and the device, so that they are tested without one. What decides how a row is summed
-// (variant, threads_per_row, vectors, cluster) depends only on the norm, its columns, dtype and alignment class, never
-// on the number of rows (below 2^31) or on a residual: a row's bits are the same in any batch.
+// (variant, threads_per_row, vectors, cluster) depends only on the norm, its columns, dtype, activation and alignment
+// class, never on the number of rows (below 2^31) or on a residual: a row's bits are the same in any batch.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,9 @@ namespace normact {
 
 // What the planners and the kernels must agree on.
 constexpr int kMaxStages = 4;              // tiles or rows in flight (but for runs: run_layout.h)
-constexpr int kClusterWarps = 16;          // of a cluster's block that work on rows
+constexpr int kClusterStages = 6;          // rows of a cluster in flight
+constexpr int kClusterWarps = 16;          // of a cluster's block that work on rows, at most
+constexpr int kClusterServants = 2;        // more warps of it: one exchanges sums, one brings in rows
 constexpr int kExchangeDepth = 4;          // rows whose sums a cluster's blocks exchange at the same time
 constexpr int kTileForwardThreads = 512;   // of a block, two of which have registers for all their threads
 constexpr int kTileBackwardThreads = 320;  // the same, but for activations

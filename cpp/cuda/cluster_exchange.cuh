@@ -74,11 +74,11 @@ struct ExchangeTurn {
 template <class N, class A>
 class WarpExchange {
  public:
-  /// All lanes of one warp.
-  __device__ __forceinline__ void init() {
+  /// All lanes of one warp. warps: of this block that contribute.
+  __device__ __forceinline__ void init(int warps) {
     const int lane = threadIdx.x % kWarp;
     if (lane < kExchangeDepth) {
-      from_warps_[lane].init(kClusterWarps);
+      from_warps_[lane].init(warps);
       from_blocks_[lane].init(1);
       answered_[lane].init(1);
     }
@@ -103,7 +103,7 @@ class WarpExchange {
   /// The serving warp: merges the turn's parts. merge_warps and merge_blocks make one pair of a pair a lane, zeros
   /// where there is no such warp or block, and give it to all lanes.
   template <class MergeWarps, class MergeBlocks>
-  __device__ __forceinline__ SumPair<N> merge(int turn, int blocks, int rank, MergeWarps merge_warps,
+  __device__ __forceinline__ SumPair<N> merge(int turn, int warps, int blocks, int rank, MergeWarps merge_warps,
                                               MergeBlocks merge_blocks) {
     const int lane = threadIdx.x % kWarp;
     const ExchangeTurn now(turn);
@@ -111,7 +111,7 @@ class WarpExchange {
       from_blocks_[now.slot].arrive_and_expect(blocks * static_cast<int>(sizeof(SumPair<N>)));
     }
     from_warps_[now.slot].wait(now.parity);
-    SumPair<N> pair = merge_warps(lane < kClusterWarps ? warps_[now.slot][lane] : SumPair<N>{});
+    SumPair<N> pair = merge_warps(lane < warps ? warps_[now.slot][lane] : SumPair<N>{});
     if (blocks == 1) return pair;
     if (lane < blocks) post(&blocks_[now.slot][rank], &from_blocks_[now.slot], lane, pair);
     from_blocks_[now.slot].wait(now.parity);
@@ -140,9 +140,9 @@ class WarpExchange {
 template <class A>
 class DirectExchange {
  public:
-  /// Shared bytes of the parts in a block of a cluster.
-  static __host__ __device__ constexpr int bytes(int blocks) {
-    return kExchangeDepth * blocks * kClusterWarps * static_cast<int>(sizeof(SumPair<A>));
+  /// Shared bytes in a block of a cluster whose warps have so many parts.
+  static __host__ __device__ constexpr int bytes(int parts) {
+    return kExchangeDepth * parts * static_cast<int>(sizeof(SumPair<A>));
   }
 
   /// All lanes of one warp.
@@ -151,20 +151,19 @@ class DirectExchange {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
 
-  __device__ __forceinline__ void contribute(int turn, void* shared, int warp, int blocks, int rank,
+  /// Part `own` of `parts`, to each of the blocks.
+  __device__ __forceinline__ void contribute(int turn, void* shared, int own, int parts, int blocks,
                                              const SumPair<A>& part) {
-    const int lane = threadIdx.x % kWarp;
     const int slot = ExchangeTurn(turn).slot;
-    const int parts = blocks * kClusterWarps;
-    if (warp == 0 && lane == 0) arrived_[slot].arrive_and_expect(parts * static_cast<int>(sizeof(SumPair<A>)));
-    const SumPair<A>* to = static_cast<SumPair<A>*>(shared) + slot * parts + rank * kClusterWarps + warp;
+    if (threadIdx.x == 0) arrived_[slot].arrive_and_expect(parts * static_cast<int>(sizeof(SumPair<A>)));
+    const SumPair<A>* to = static_cast<SumPair<A>*>(shared) + slot * parts + own;
+    const int lane = threadIdx.x % kWarp;
     if (lane < blocks) post(to, &arrived_[slot], lane, part);
   }
 
   /// Waits for the turn's sums.
-  __device__ __forceinline__ SumPair<A> answer(int turn, const void* shared, int blocks) {
+  __device__ __forceinline__ SumPair<A> answer(int turn, const void* shared, int parts) {
     const ExchangeTurn now(turn);
-    const int parts = blocks * kClusterWarps;
     arrived_[now.slot].wait(now.parity);
     const SumPair<A>* from = static_cast<const SumPair<A>*>(shared) + now.slot * parts;
     SumPair<A> sum{};

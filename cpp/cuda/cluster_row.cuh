@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the kernels for wide rows divide a row, and how its bytes reach shared memory (sm_90).
 //
-// Work     the blocks of a cluster share every row of the cluster. Each of the kClusterWarps working warps of a block
+// Work     the blocks of a cluster share every row of the cluster. Each working warp of a block, at most kClusterWarps,
 //          owns the same contiguous packs of all these rows, and lane l of it the packs l, l + 32, ... of those.
-// Bytes    a warp brings in its own packs by bulk copies, into slots that only this warp reads and refills: no barrier
-//          but the one that a slot's bytes arrive at.
+// Bytes    come in by bulk copies. One more warp brings in the block's part of every row, a copy a tensor, as soon as
+//          all warps have read the row before it in its slot; where there are no registers for one, every warp brings
+//          in its own packs, into slots that only it reads and refills.
 #pragma once
 
 #include "cuda/cluster_exchange.cuh"
@@ -15,6 +16,7 @@ namespace normact::cuda {
 
 /// How a row is divided; see RowPlan.
 struct ClusterSplit {
+  int warps;  // of a block that work on rows
   int packs_per_warp;
   int stages;  // rows in flight, the one worked on included
 };
@@ -23,27 +25,33 @@ struct ClusterSplit {
 
 /// What a thread of a cluster works on.
 struct ClusterShare {
-  int warp;  // of the block
+  int warp;   // of the block
+  int warps;  // of the block that work on rows
   int lane;
   int blocks;  // of the cluster
   int rank;    // of this block in it
   int packs;   // of a row
   int packs_per_warp;
-  int first;     // pack of this warp
-  int count;     // packs of this warp; 0 past the end of the row and for a warp that does not work on rows
-  int cluster;   // of the grid
-  int clusters;  // in the grid
-  int turns;     // rows of this cluster
+  int first;        // pack of this warp
+  int count;        // packs of this warp; 0 past the end of the row and for a warp that does not work on rows
+  int block_first;  // pack of this block
+  int block_count;  // packs of this block
+  int cluster;      // of the grid
+  int clusters;     // in the grid
+  int turns;        // rows of this cluster
 
-  __device__ __forceinline__ ClusterShare(int64_t rows, int row_packs, int warp_packs)
+  __device__ __forceinline__ ClusterShare(int64_t rows, int row_packs, const ClusterSplit& split)
       : warp(threadIdx.x / kWarp),
+        warps(split.warps),
         lane(threadIdx.x % kWarp),
         blocks(cg::this_cluster().num_blocks()),
         rank(cg::this_cluster().block_rank()),
         packs(row_packs),
-        packs_per_warp(warp_packs),
-        first((rank * kClusterWarps + warp) * warp_packs),
-        count(warp < kClusterWarps ? packs_from(first, warp_packs) : 0),
+        packs_per_warp(split.packs_per_warp),
+        first(part() * packs_per_warp),
+        count(warp < warps ? packs_from(first, packs_per_warp) : 0),
+        block_first(rank * warps * packs_per_warp),
+        block_count(packs_from(block_first, warps * packs_per_warp)),
         cluster(blockIdx.x / blocks),
         clusters(gridDim.x / blocks),
         turns(static_cast<int>((rows - cluster + clusters - 1) / clusters)) {}
@@ -53,6 +61,9 @@ struct ClusterShare {
   __device__ __forceinline__ bool full(int vectors) const { return count == vectors * kWarp; }
 
   __device__ __forceinline__ bool valid(int v) const { return lane + v * kWarp < count; }
+  /// Working warps of the cluster, and the number of this one among them.
+  __device__ __forceinline__ int parts() const { return warps * blocks; }
+  __device__ __forceinline__ int part() const { return warps * rank + warp; }
   /// Packs of this lane.
   __device__ __forceinline__ int lane_count() const { return max(0, (count - lane + kWarp - 1) / kWarp); }
   /// The row's packs in [from, from + most).
@@ -91,37 +102,45 @@ struct RingPlace {
   }
 };
 
-/// A warp's ring of rows in shared memory: `stages` slots of `tensors` tensors.
-class WarpRing {
+/// A ring of rows in shared memory: `stages` slots of `tensors` tensors. It is a block's, which one warp fills, or a
+/// warp's own.
+class RowRing {
  public:
-  /// memory: the block's; full: this warp's barriers; spare: tensors of a slot that are not copied.
-  __device__ __forceinline__ WarpRing(char* memory, Mbarrier* full, const ClusterShare& share, int stages, int tensors,
-                                      int spare = 0)
+  /// room: packs of a tensor in a slot; count: those that come; own: this lane's pack 0; spare: tensors of a slot that
+  /// are not copied.
+  __device__ __forceinline__ RowRing(char* memory, Mbarrier* full, int room, int count, int own, int stages,
+                                     int tensors, int spare)
       : full_(full),
-        tensor_bytes_(share.packs_per_warp * kPackBytes),
+        begin_(shared_address(memory)),
+        own_(begin_ + own * kPackBytes),
+        bytes_(count * kPackBytes),
+        tensor_bytes_(room * kPackBytes),
         slot_bytes_((tensors + spare) * tensor_bytes_),
-        begin_(shared_address(memory) + share.warp * stages * slot_bytes_),
-        bytes_(share.count * kPackBytes),
         stages_(stages),
         tensors_(tensors) {}
 
-  /// Lane 0, before the first expect().
+  /// One thread, before the first expect().
   __device__ __forceinline__ void init() {
 #pragma unroll 1
     for (int s = 0; s < stages_; ++s) full_[s].init(1);
+    fence_barriers();
+  }
+
+  /// What is started and waited for after this finds the barriers that this thread initialised.
+  static __device__ __forceinline__ void fence_barriers() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
 
-  /// Lane 0: a row is to come to the slot; copy() of each of its tensors follows.
+  /// One thread: a row is to come to the slot; copy() of each of its tensors follows.
   __device__ __forceinline__ void expect(int slot) { full_[slot].arrive_and_expect(tensors_ * bytes_); }
 
-  /// Lane 0 has a row's packs on their way to the L2 cache; `from` is where this warp's begin.
+  /// One thread has a row's packs on their way to the L2 cache; `from` is where they begin.
   __device__ __forceinline__ void prefetch(const void* from) {
     if (bytes_ > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes_));
   }
 
-  /// Lane 0 starts bringing in a tensor of a row; `from` is where this warp's packs begin.
+  /// One thread starts bringing in a tensor of a row; `from` is where its packs begin.
   __device__ __forceinline__ void copy(int slot, int tensor, const void* from) {
     uint64_t policy;  // lets what is written leave the L2 cache before what is still to be read
     asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
@@ -138,18 +157,43 @@ class WarpRing {
 
   /// This lane's pack 0 of a tensor.
   __device__ __forceinline__ SharedAddress own(int slot, int tensor) const {
-    return begin_ + slot * slot_bytes_ + tensor * tensor_bytes_ + threadIdx.x % kWarp * kPackBytes;
+    return own_ + slot * slot_bytes_ + tensor * tensor_bytes_;
   }
 
  private:
   Mbarrier* full_;
+  SharedAddress begin_;
+  SharedAddress own_;
+  int bytes_;
   int tensor_bytes_;
   int slot_bytes_;
-  SharedAddress begin_;
-  int bytes_;
   int stages_;
   int tensors_;
 };
+
+/// The barriers of a block's ring; in static shared memory.
+struct BlockRingBarriers {
+  Mbarrier full[kClusterStages];
+  Mbarrier empty[kClusterStages];  // every working warp has read the row
+
+  /// One thread.
+  __device__ __forceinline__ void init(int warps) {
+    for (Mbarrier& barrier : full) barrier.init(1);
+    for (Mbarrier& barrier : empty) barrier.init(warps);
+    RowRing::fence_barriers();
+  }
+};
+
+/// One thread keeps a block's ring filled: fetch(turn, slot) starts bringing in a row.
+template <class Fetch>
+__device__ __forceinline__ void fetch_rows(BlockRingBarriers& barriers, int turns, int stages, Fetch fetch) {
+  RingPlace place{0, 0};
+  for (int turn = 0; turn < turns; ++turn) {
+    if (turn >= stages) barriers.empty[place.slot].wait(place.parity ^ 1);
+    fetch(turn, place.slot);
+    place = place.next(stages);
+  }
+}
 
 /// A pack in shared memory, or zeros; without a branch, so that other packs' loads need not wait for it.
 template <class T>

@@ -101,7 +101,8 @@ Status launch_row_cluster(const RowBackward& p, const RowPlan& plan, const Launc
   const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
                                         dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes, plan.cluster}
                                 .chained();
-  const ClusterSplit split{plan.packs_per_block / kClusterWarps, plan.stages};
+  const int warps = plan.threads_per_row / kWarp;
+  const ClusterSplit split{warps, plan.packs_per_block / warps, plan.stages};
   const auto run = [&](auto stored, auto vectors, auto held, auto served) {
     return launch_kernel<
         row_backward_cluster_kernel<T, kKind, kActivated, decltype(stored), vectors(), held(), served()>>(

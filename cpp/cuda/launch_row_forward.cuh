@@ -67,14 +67,15 @@ Status launch_row_packs(const RowForward& p, const RowPlan& plan, const Launch& 
 /// Wide rows of whole packs. The planner's sizes are the ones listed here.
 template <class T, NormKind kKind, bool kActivated>
 Status launch_row_cluster(const RowForward& p, const RowPlan& plan, const LaunchShape& shape, const Launch& launch) {
-  const ClusterSplit split{plan.packs_per_block / kClusterWarps, plan.stages};
+  const int warps = plan.threads_per_row / kWarp;
+  const ClusterSplit split{warps, plan.packs_per_block / warps, plan.stages};
   const auto run = [&](auto vectors, auto held) {
     return launch_kernel<row_forward_cluster_kernel<T, kKind, kActivated, vectors(), held()>>(
         "row norm forward kernel launch", shape, launch, KernelProblem<RowForward, T, kActivated>(p),
         Scalars<Accumulator<T>>(p), split);
   };
   const Operand& parameter = p.weight.data != nullptr ? p.weight : p.bias;  // both have one dtype here
-  if (plan.vectors > 4) return run(Constant<8>{}, std::false_type{});
+  if (plan.vectors > 4) return run(Constant<8>{}, std::true_type{});
   if constexpr (sizeof(T) == 2) {
     if (parameter.data != nullptr && parameter.dtype != p.dtype) return run(Constant<4>{}, std::false_type{});
   }

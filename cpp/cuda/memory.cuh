@@ -86,6 +86,15 @@ __device__ __forceinline__ SharedAddress shared_address(const void* shared) {
   return static_cast<SharedAddress>(__cvta_generic_to_shared(shared));
 }
 
+/// The same object in shared memory, whose address stays in a register: the compiler would compute it again, from the
+/// block's place in the cluster, wherever it is used.
+template <class Object>
+__device__ __forceinline__ Object& at_known_address(Object& object) {
+  SharedAddress address = shared_address(&object);
+  asm volatile("" : "+r"(address));
+  return *static_cast<Object*>(__cvta_shared_to_generic(address));
+}
+
 template <class T>
 __device__ __forceinline__ Pack<T> load_shared_pack(SharedAddress from) {
   uint4 bits;

@@ -2,13 +2,15 @@
 // Row norm backward of wide rows that are whole 16-byte packs: variant cluster (sm_90).
 //
 // Work     persistent clusters of one block a multiprocessor; a cluster owns every row of its own, its warps the same
-//          packs of each (cluster_row.cuh), so that dweight and dbias add up in registers. One warp a block more
-//          exchanges the sums (cluster_exchange.cuh); with more packs a thread there are no registers for one.
+//          packs of each (cluster_row.cuh), so that dweight and dbias add up in registers. Two warps a block more
+//          exchange the sums (cluster_exchange.cuh) and bring in the rows; with more packs a thread there are no
+//          registers for them.
 // Bytes    each element of x, dy (and dresidual) is read once, dx written once; parameter sums write one row a cluster
 //          to the workspace, which wide_parameter_sum_kernel adds up in a fixed order.
 // Pipeline rows come in ahead. A warp takes the sums of row i + 1 and then writes dx of row i, both from shared memory,
 //          so that a row's exchange takes place during another row's arithmetic.
-// Barriers none of the block or the cluster in the loop.
+// Barriers none of the block or the cluster in the loop, but mbarriers: a row is there, all have read a row, a row's
+//          sums are there.
 #pragma once
 
 #include "core/plan.h"
@@ -23,7 +25,7 @@
 namespace normact::cuda {
 
 template <bool kServed>
-constexpr int kBackwardClusterThreads = (kClusterWarps + (kServed ? 1 : 0)) * kWarp;
+constexpr int kBackwardClusterThreads = (kClusterWarps + (kServed ? kClusterServants : 0)) * kWarp;
 
 #if __CUDA_ARCH__ >= 900
 
@@ -75,7 +77,7 @@ class BackwardServer {
       if (later % kWarp == 0) batch_ = next_;
       const RowStatistics<A> statistics{__shfl_sync(kFullWarp, batch_.mean, later % kWarp),
                                         __shfl_sync(kFullWarp, batch_.rstd, later % kWarp)};
-      const SumPair<A> total = exchange.merge(turn, share_.blocks, share_.rank, merge, merge);
+      const SumPair<A> total = exchange.merge(turn, share_.warps, share_.blocks, share_.rank, merge, merge);
       if (share_.lane == 0) {
         shared_[later % kExchangeDepth] = statistics;
         exchange.publish(
@@ -116,7 +118,7 @@ struct BackwardWorker {
   const KernelProblem<RowBackward, T, kActivated>& p;
   const Scalars<A>& scalars;
   const ClusterShare& share;
-  WarpRing& ring;
+  RowRing& ring;
   Exchange& exchange;
   LaneParameter<T, Stored, kVectors, kHeld>& weights;
   LaneParameter<T, T, kVectors, false>& biases;  // the forward's, for an activation
@@ -202,7 +204,7 @@ struct BackwardWorker {
     if constexpr (kServed) {
       exchange.contribute(turn, share.warp, pair);
     } else {
-      exchange.contribute(turn, parts, share.warp, share.blocks, share.rank, pair);
+      exchange.contribute(turn, parts, share.part(), share.parts(), share.blocks, pair);
     }
   }
 
@@ -214,7 +216,7 @@ struct BackwardWorker {
       c1 = kLayer ? answer.first : A(0);
       c2 = answer.second;
     } else {
-      const SumPair<A> total = exchange.answer(turn, parts, share.blocks);
+      const SumPair<A> total = exchange.answer(turn, parts, share.parts());
       c1 = kLayer ? total.second * scalars.reciprocal_cols * of.rstd : A(0);
       c2 = total.first * scalars.reciprocal_cols * of.rstd;
     }
@@ -312,46 +314,71 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
   using Worker = BackwardWorker<T, kKind, kActivated, Stored, kVectors, kHeld, kServed>;
   constexpr int kSize = kPackSize<T>;
   extern __shared__ __align__(128) char shared[];
-  __shared__ typename Worker::Exchange exchange;
-  __shared__ Mbarrier full[kClusterWarps][kMaxStages];
-  __shared__ Statistics served[kExchangeDepth];  // of the rows worked on
+  struct BlockMemory {
+    typename Worker::Exchange exchange;
+    std::conditional_t<kServed, BlockRingBarriers, Mbarrier[kClusterWarps][kClusterStages]> barriers;
+    Statistics served[kExchangeDepth];  // of the rows worked on
+  };
+  __shared__ BlockMemory block_memory;
+  auto& [exchange, barriers, served] = at_known_address(block_memory);
 
-  const ClusterShare share(p.geometry.rows, static_cast<int>(p.geometry.cols) / kSize, split.packs_per_warp);
-  const bool serving = kServed && share.warp == kClusterWarps;
+  const ClusterShare share(p.geometry.rows, static_cast<int>(p.geometry.cols) / kSize, split);
+  const bool serving = kServed && share.warp == share.warps;
+  const bool fetching = kServed && share.warp == share.warps + 1;
   const bool residual = p.dresidual.data != nullptr;
   char* parts = shared;  // of a direct exchange; then the rings
-  WarpRing ring(shared + (kServed ? 0 : DirectExchange<A>::bytes(share.blocks)), full[serving ? 0 : share.warp], share,
-                split.stages, residual ? 3 : 2, Worker::kKeeps ? Worker::kParts - 1 : 0);
+  const int tensors = residual ? 3 : 2;
+  RowRing ring = [&] {
+    if constexpr (kServed) {
+      return RowRing(shared, barriers.full, share.warps * share.packs_per_warp, share.block_count,
+                     share.warp * share.packs_per_warp + share.lane, split.stages, tensors,
+                     Worker::kKeeps ? Worker::kParts - 1 : 0);
+    } else {
+      const int before = share.warp * split.stages * tensors * share.packs_per_warp;
+      char* const own = shared + DirectExchange<A>::bytes(share.parts()) + before * kPackBytes;
+      return RowRing(own, barriers[share.warp], share.packs_per_warp, share.count, share.lane, split.stages, tensors,
+                     0);
+    }
+  }();
   const auto fetch = [&](int turn, int slot) {
-    if (turn >= share.turns || share.count == 0) return;
+    if (turn >= share.turns || (kServed ? share.block_count : share.count) == 0) return;
     const auto copy = [&](int tensor, const Operand& operand) {
-      ring.copy(slot, tensor, turn_pointer<const T>(operand, scalars.rows, share.row(turn)) + share.first * kSize);
+      ring.copy(slot, tensor,
+                turn_pointer<const T>(operand, scalars.rows, share.row(turn)) +
+                    (kServed ? share.block_first : share.first) * kSize);
     };
     ring.expect(slot);
     copy(0, p.x);
     copy(1, p.dy);
     if (residual) copy(2, p.dresidual);
   };
-  if (share.warp == (kServed ? kClusterWarps : 0)) exchange.init();
-  if (!serving && share.lane == 0) ring.init();
+  if constexpr (kServed) {
+    if (serving) exchange.init(share.warps);
+    if (fetching && share.lane == 0) barriers.init(share.warps);
+  } else {
+    if (share.warp == 0) exchange.init();
+    if (share.lane == 0) ring.init();
+  }
   prefetch_parameter<T>(p.weight, p.geometry.cols);
   wait_for_previous_kernel();
-  if (!serving && share.lane == 0) fetch(0, 0);
+  if (!kServed && share.lane == 0) fetch(0, 0);
   BackwardServer<kKind, A> server(p, scalars, share, served);
   if (serving) server.start();
   __syncthreads();
   cluster_arrive(share.blocks);
   if constexpr (kServed) {
-    if (serving) {
+    if (serving || fetching) {
+      if (fetching && share.lane == 0) fetch_rows(barriers, share.turns, split.stages, fetch);
+      __syncwarp();
       cluster_wait(share.blocks);
-      server.run(exchange);
+      if (serving) server.run(exchange);
       allow_next_kernel();
       cluster_arrive(share.blocks);
       cluster_wait(share.blocks);
       return;
     }
   }
-  if (share.lane == 0) {
+  if (!kServed && share.lane == 0) {
 #pragma unroll 1
     for (int s = 1; s < split.stages; ++s) fetch(s, s);
   }
@@ -376,14 +403,15 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
     if constexpr (kServed) {
       if (turn + 1 < share.turns) worker.contribute(turn + 1, next_place, statistics(turn + 1));
       worker.finish(turn, place.slot, statistics(turn));
+      if (share.lane == 0) barriers.empty[place.slot].arrive();
     } else {
       const Statistics after = statistics(turn + 2);
       if (turn + 1 < share.turns) worker.contribute(turn + 1, next_place, next);
       worker.finish(turn, place.slot, current);
       current = next;
       next = after;
+      if (share.lane == 0) fetch(turn + split.stages, place.slot);
     }
-    if (share.lane == 0) fetch(turn + split.stages, place.slot);
     place = next_place;
   }
   allow_next_kernel();  // not before: the summing kernel fits beside this one, and waiting there it costs 2 to 3 %

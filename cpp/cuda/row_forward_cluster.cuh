@@ -2,13 +2,15 @@
 // Row norm forward of wide rows that are whole 16-byte packs: variant cluster (sm_90).
 //
 // Work     persistent clusters of one block a multiprocessor; a cluster owns every row of its own, its warps the same
-//          packs of each (cluster_row.cuh). One warp a block more exchanges the sums (cluster_exchange.cuh).
+//          packs of each (cluster_row.cuh). Two warps a block more exchange the sums (cluster_exchange.cuh) and bring
+//          in the rows.
 // Bytes    each element of x (and residual) is read once, each of y (and residual_out) written once. Parameters stay in
-//          registers, packed; those that do not fit are read from the cache for each row.
+//          registers, packed; those that do not fit (of the widest rows the bias) are read from the cache for each row.
 // Pipeline rows come in ahead. A warp takes the sums of row i + 1 and then writes row i, both from shared memory, so
 //          that a row's exchange takes place during another row's arithmetic. Where a row and its residual leave no
 //          room for another, rows follow each other.
-// Barriers none of the block or the cluster in the loop.
+// Barriers none of the block or the cluster in the loop, but mbarriers: a row is there, all have read a row, a row's
+//          statistics are there.
 // Sums     a thread's about the mean of its first pack, a warp's about its own mean, both in the accumulator type;
 //          those of warps and blocks in fp64, each about the mean of their union, by Chan's formula.
 #pragma once
@@ -25,7 +27,7 @@
 
 namespace normact::cuda {
 
-constexpr int kForwardClusterThreads = (kClusterWarps + 1) * kWarp;
+constexpr int kForwardClusterThreads = (kClusterWarps + kClusterServants) * kWarp;
 
 #if __CUDA_ARCH__ >= 900
 
@@ -115,10 +117,10 @@ template <class T, NormKind kKind, class A = Accumulator<T>>
 __device__ __forceinline__ void serve_forward(const RowForward& p, const Scalars<A>& scalars, const ClusterShare& share,
                                               WarpExchange<double, A>& exchange) {
   constexpr int kSize = kPackSize<T>;
-  const int block_packs = kClusterWarps * share.packs_per_warp;
+  const int block_packs = share.warps * share.packs_per_warp;
   const int block_first = share.rank * block_packs;
   const RowParts warps(
-      share.lane < kClusterWarps
+      share.lane < share.warps
           ? share.packs_from(block_first + share.lane * share.packs_per_warp, share.packs_per_warp) * kSize
           : 0,
       share.packs_from(block_first, block_packs) * kSize);
@@ -126,7 +128,8 @@ __device__ __forceinline__ void serve_forward(const RowForward& p, const Scalars
                         share.packs * kSize);
   for (int turn = 0; turn < share.turns; ++turn) {
     const SumPair<double> total = exchange.merge(
-        turn, share.blocks, share.rank, [&](const SumPair<double>& part) { return warps.merge<kKind>(part); },
+        turn, share.warps, share.blocks, share.rank,
+        [&](const SumPair<double>& part) { return warps.merge<kKind>(part); },
         [&](const SumPair<double>& part) { return blocks.merge<kKind>(part); });
     if (share.lane != 0) continue;
     const A mean = static_cast<A>(total.first * blocks.reciprocal_total);
@@ -143,7 +146,7 @@ __device__ __forceinline__ void serve_forward(const RowForward& p, const Scalars
 
 #endif
 
-/// kHeld: parameters of x's type stay in registers. kVectors: packs of a row that a thread owns at most.
+/// kHeld: parameters of x's type stay in registers, with more than four packs a thread only the weight. kVectors: packs of a row that a thread owns at most.
 template <class T, NormKind kKind, bool kActivated, int kVectors, bool kHeld>
 __global__ void __launch_bounds__(kForwardClusterThreads, 1)
     row_forward_cluster_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
@@ -152,47 +155,52 @@ __global__ void __launch_bounds__(kForwardClusterThreads, 1)
   using A = Accumulator<T>;
   constexpr int kSize = kPackSize<T>;
   constexpr bool kLayer = kKind == NormKind::layer;
+  constexpr bool kEarly = kVectors <= 4 && !kActivated;
   extern __shared__ __align__(128) char shared[];
-  __shared__ WarpExchange<double, A> exchange;
-  __shared__ Mbarrier arrived[kClusterWarps][kMaxStages];
-  const ClusterShare share(p.geometry.rows, static_cast<int>(p.geometry.cols) / kSize, split.packs_per_warp);
-  const bool serving = share.warp == kClusterWarps;
+  struct BlockMemory {
+    WarpExchange<double, A> exchange;
+    BlockRingBarriers barriers;
+  };
+  __shared__ BlockMemory block_memory;
+  auto& [exchange, barriers] = at_known_address(block_memory);
+  const ClusterShare share(p.geometry.rows, static_cast<int>(p.geometry.cols) / kSize, split);
+  const bool serving = share.warp == share.warps, fetching = share.warp == share.warps + 1;
   const bool residual = p.residual.data != nullptr;
-  WarpRing ring(shared, arrived[serving ? 0 : share.warp], share, split.stages, residual ? 2 : 1);
+  RowRing ring(shared, barriers.full, share.warps * share.packs_per_warp, share.block_count,
+               share.warp * share.packs_per_warp + share.lane, split.stages, residual ? 2 : 1, 0);
   const auto fetch = [&](int turn, int slot) {
-    if (turn >= share.turns || share.count == 0) return;
+    if (share.block_count == 0) return;
     const auto copy = [&](int tensor, const Operand& operand) {
-      ring.copy(slot, tensor, turn_pointer<const T>(operand, scalars.rows, share.row(turn)) + share.first * kSize);
+      ring.copy(slot, tensor,
+                turn_pointer<const T>(operand, scalars.rows, share.row(turn)) + share.block_first * kSize);
     };
     ring.expect(slot);
     copy(0, p.x);
     if (residual) copy(1, p.residual);
   };
   if (serving) {
-    exchange.init();
-  } else if (share.lane == 0) {
-    ring.init();
-    ring.prefetch(turn_pointer<const T>(p.x, scalars.rows, share.row(0)) + share.first * kSize);
+    exchange.init(share.warps);
+  } else if (fetching && share.lane == 0) {
+    barriers.init(share.warps);
+    ring.prefetch(turn_pointer<const T>(p.x, scalars.rows, share.row(0)) + share.block_first * kSize);
   }
   prefetch_parameter<T>(p.weight, p.geometry.cols);
   prefetch_parameter<T>(p.bias, p.geometry.cols);
   start_after_previous();
-  if (!serving && share.lane == 0) fetch(0, 0);
   __syncthreads();
   cluster_arrive(share.blocks);
-  if (serving) {
+  if (serving || fetching) {
+    if (fetching && share.lane == 0) fetch_rows(barriers, share.turns, split.stages, fetch);
+    __syncwarp();
     cluster_wait(share.blocks);
-    serve_forward<T, kKind>(p, scalars, share, exchange);
+    if (serving) serve_forward<T, kKind>(p, scalars, share, exchange);
     cluster_arrive(share.blocks);
     cluster_wait(share.blocks);
     return;
   }
-  if (share.lane == 0) {
-#pragma unroll 1
-    for (int s = 1; s < split.stages; ++s) fetch(s, s);
-  }
   LaneParameter<T, T, kVectors, kHeld> weights(p.weight, share, A(1), scalars.weight_offset);
-  LaneParameter<T, T, kLayer || !kHeld ? kVectors : 1, kHeld && kLayer> biases(p.bias, share, A(0), A(0));
+  LaneParameter<T, T, kLayer || !kHeld ? kVectors : 1, kHeld && kLayer && kVectors <= 4> biases(p.bias, share, A(0),
+                                                                                                A(0));
   const bool full = share.full(kVectors);
   const bool bias = kLayer || p.bias.data != nullptr;
   const A lane_count = static_cast<A>(share.lane_count() * kSize);
@@ -223,9 +231,22 @@ __global__ void __launch_bounds__(kForwardClusterThreads, 1)
     const A rstd = statistics.second;
     const SharedAddress x = ring.own(slot, 0);
     T* y = share.own(turn_pointer<T>(p.y, scalars.rows, share.row(turn)));
+    // The slot is free as soon as all its packs are in registers, if they fit.
+    Pack<T> own[kEarly ? kVectors : 1];
+    const auto release = [&] {
+      // What was written to the slot comes before what the next copy writes there.
+      if (residual) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      __syncwarp();
+      if (share.lane == 0) barriers.empty[slot].arrive();
+    };
+    if constexpr (kEarly) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) own[v] = load_shared_pack_if<T>(share.valid(v), x + v * kClusterStrideBytes);
+      release();
+    }
     const auto write = [&](int v) {
       A value[kSize], weight[kSize], addend[kSize];
-      unpack(load_shared_pack<T>(x + v * kClusterStrideBytes), value);
+      unpack(kEarly ? own[kEarly ? v : 0] : load_shared_pack<T>(x + v * kClusterStrideBytes), value);
       weights.get(v, weight);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) addend[j] = A(0);
@@ -244,10 +265,7 @@ __global__ void __launch_bounds__(kForwardClusterThreads, 1)
         if (share.valid(v)) write(v);
       }
     }
-    // What was written to the slot comes before what the next copy writes there.
-    if (residual) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncwarp();
-    if (share.lane == 0) fetch(turn + split.stages, slot);
+    if constexpr (!kEarly) release();
   };
   const bool ahead = split.stages > 1;  // there is room for a row beside the one that is written
   RingPlace place{0, 0};
