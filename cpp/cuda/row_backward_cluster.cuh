@@ -6,7 +6,7 @@
 //          exchange the sums (cluster_exchange.cuh) and bring in the rows; with more packs a thread there are no
 //          registers for them.
 // Bytes    each element of x, dy (and dresidual) is read once, dx written once; parameter sums write one row a cluster
-//          to the workspace, which wide_parameter_sum_kernel adds up in a fixed order.
+//          to the workspace, which wide_parameter_sum_kernel (parameter_sum.cuh) adds up in a fixed order.
 // Pipeline rows come in ahead. A warp takes the sums of row i + 1 and then writes dx of row i, both from shared memory,
 //          so that a row's exchange takes place during another row's arithmetic.
 // Barriers none of the block or the cluster in the loop, but mbarriers: a row is there, all have read a row, a row's
@@ -262,46 +262,6 @@ __device__ __forceinline__ void store_partials(A* row, const A (&sum)[kVectors][
 }
 
 #endif
-
-constexpr int kWideSumRows = 8;  // threads that share a pack of columns
-
-/// parameter_sum_kernel for many columns and few rows of partials, columns in whole packs.
-/// Work     a block sums 32 packs of the accumulator's columns of one parameter: 8 threads a pack, then one adds their
-///          sums in order.
-/// grid     (ceil(packs / 32), 2): y = 0 is dweight, y = 1 dbias; an absent one is skipped.
-template <class T>
-__global__ void __launch_bounds__(kWarp* kWideSumRows)
-    wide_parameter_sum_kernel(const __grid_constant__ RowBackward p, void* workspace, int64_t partial_rows) {
-  using A = Accumulator<T>;
-  constexpr int kSize = kPackSize<A>;
-  start_after_previous();
-  const Partials<A> partials(p, workspace, partial_rows, 0);
-  const A* from = blockIdx.y == 0 ? partials.dweight : partials.dbias;
-  const Operand& to = blockIdx.y == 0 ? p.dweight : p.dbias;
-  if (to.data == nullptr) return;
-  __shared__ Pack<A> sums[kWideSumRows][kWarp];
-  const int64_t cols = p.geometry.cols;
-  const int64_t column = (static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x) * kSize;
-  Pack<A> sum{};
-  const auto add = [&](const Pack<A>& pack) {
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) sum.word[j] += pack.word[j];
-  };
-  if (column < cols) {
-#pragma unroll 4
-    for (int64_t row = threadIdx.y; row < partial_rows; row += kWideSumRows) {
-      add(load_pack(from + row * cols + column));
-    }
-  }
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y == 0 && column < cols) {
-#pragma unroll
-    for (int r = 1; r < kWideSumRows; ++r) add(sums[r][threadIdx.x]);
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) store_parameter<T>(to, column + j, sum.word[j]);
-  }
-}
 
 /// Stored: the type of a weight that stays in registers (kHeld). kVectors: packs of a row that a thread owns at most.
 template <class T, NormKind kKind, bool kActivated, class Stored, int kVectors, bool kHeld, bool kServed>

@@ -144,71 +144,39 @@ __device__ __forceinline__ void serve_forward(const RowForward& p, const Scalars
   }
 }
 
-#endif
+/// The barriers and the exchange of a block; in static shared memory.
+template <class A>
+struct ForwardBlockMemory {
+  WarpExchange<double, A> exchange;
+  BlockRingBarriers barriers;
+};
 
-/// kHeld: parameters of x's type stay in registers, with more than four packs a thread only the weight. kVectors: packs of a row that a thread owns at most.
+/// A working warp of a block: a thread's part of every row of its cluster. Template parameters as
+/// row_forward_cluster_kernel's.
 template <class T, NormKind kKind, bool kActivated, int kVectors, bool kHeld>
-__global__ void __launch_bounds__(kForwardClusterThreads, 1)
-    row_forward_cluster_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
-                               const Scalars<Accumulator<T>> scalars, const ClusterSplit split) {
-#if __CUDA_ARCH__ >= 900
+struct ForwardWorker {
   using A = Accumulator<T>;
-  constexpr int kSize = kPackSize<T>;
-  constexpr bool kLayer = kKind == NormKind::layer;
-  constexpr bool kEarly = kVectors <= 4 && !kActivated;
-  extern __shared__ __align__(128) char shared[];
-  struct BlockMemory {
-    WarpExchange<double, A> exchange;
-    BlockRingBarriers barriers;
-  };
-  __shared__ BlockMemory block_memory;
-  auto& [exchange, barriers] = at_known_address(block_memory);
-  const ClusterShare share(p.geometry.rows, static_cast<int>(p.geometry.cols) / kSize, split);
-  const bool serving = share.warp == share.warps, fetching = share.warp == share.warps + 1;
-  const bool residual = p.residual.data != nullptr;
-  RowRing ring(shared, barriers.full, share.warps * share.packs_per_warp, share.block_count,
-               share.warp * share.packs_per_warp + share.lane, split.stages, residual ? 2 : 1, 0);
-  const auto fetch = [&](int turn, int slot) {
-    if (share.block_count == 0) return;
-    const auto copy = [&](int tensor, const Operand& operand) {
-      ring.copy(slot, tensor,
-                turn_pointer<const T>(operand, scalars.rows, share.row(turn)) + share.block_first * kSize);
-    };
-    ring.expect(slot);
-    copy(0, p.x);
-    if (residual) copy(1, p.residual);
-  };
-  if (serving) {
-    exchange.init(share.warps);
-  } else if (fetching && share.lane == 0) {
-    barriers.init(share.warps);
-    ring.prefetch(turn_pointer<const T>(p.x, scalars.rows, share.row(0)) + share.block_first * kSize);
-  }
-  prefetch_parameter<T>(p.weight, p.geometry.cols);
-  prefetch_parameter<T>(p.bias, p.geometry.cols);
-  start_after_previous();
-  __syncthreads();
-  cluster_arrive(share.blocks);
-  if (serving || fetching) {
-    if (fetching && share.lane == 0) fetch_rows(barriers, share.turns, split.stages, fetch);
-    __syncwarp();
-    cluster_wait(share.blocks);
-    if (serving) serve_forward<T, kKind>(p, scalars, share, exchange);
-    cluster_arrive(share.blocks);
-    cluster_wait(share.blocks);
-    return;
-  }
-  LaneParameter<T, T, kVectors, kHeld> weights(p.weight, share, A(1), scalars.weight_offset);
-  LaneParameter<T, T, kLayer || !kHeld ? kVectors : 1, kHeld && kLayer && kVectors <= 4> biases(p.bias, share, A(0),
-                                                                                                A(0));
-  const bool full = share.full(kVectors);
-  const bool bias = kLayer || p.bias.data != nullptr;
-  const A lane_count = static_cast<A>(share.lane_count() * kSize);
-  const A reciprocal_lane_count = lane_count > A(0) ? A(1) / lane_count : A(0);
-  const A reciprocal_warp_count = share.count > 0 ? A(1) / static_cast<A>(share.count * kSize) : A(0);
-  cluster_wait(share.blocks);
+  static constexpr int kSize = kPackSize<T>;
+  static constexpr bool kLayer = kKind == NormKind::layer;
+  static constexpr bool kEarly = kVectors <= 4 && !kActivated;  // a row's packs fit in registers
+  using Weights = LaneParameter<T, T, kVectors, kHeld>;
+  using Biases = LaneParameter<T, T, kLayer || !kHeld ? kVectors : 1, kHeld && kLayer && kVectors <= 4>;
 
-  const auto contribute = [&](int turn, const RingPlace& place) {
+  const KernelProblem<RowForward, T, kActivated>& p;
+  const Scalars<A>& scalars;
+  const ClusterShare& share;
+  RowRing& ring;
+  ForwardBlockMemory<A>& memory;
+  Weights& weights;
+  Biases& biases;
+  bool residual;
+  bool full = share.full(kVectors);
+  A lane_count = static_cast<A>(share.lane_count() * kSize);
+  A reciprocal_lane_count = lane_count > A(0) ? A(1) / lane_count : A(0);
+  A reciprocal_warp_count = share.count > 0 ? A(1) / static_cast<A>(share.count* kSize) : A(0);
+
+  /// Waits for a turn's row and gives the warp's part of its sums to the exchange.
+  __device__ __forceinline__ void contribute(int turn, const RingPlace& place) {
     SumPair<double> sums{0, 0};
     if (share.count > 0) {
       ring.wait(place);
@@ -223,26 +191,22 @@ __global__ void __launch_bounds__(kForwardClusterThreads, 1)
       };
       sums = full ? moments(std::true_type{}) : moments(std::false_type{});
     }
-    exchange.contribute(turn, share.warp, sums);
-  };
-  const auto finish = [&](int turn, int slot) {
-    const SumPair<A> statistics = exchange.answer(turn);
+    memory.exchange.contribute(turn, share.warp, sums);
+  }
+
+  /// Writes y of a turn's row with the statistics that the exchange answers.
+  __device__ __forceinline__ void finish(int turn, int slot) {
+    const SumPair<A> statistics = memory.exchange.answer(turn);
     const A mean = kLayer ? statistics.first : A(0);
     const A rstd = statistics.second;
+    const bool bias = kLayer || p.bias.data != nullptr;
     const SharedAddress x = ring.own(slot, 0);
     T* y = share.own(turn_pointer<T>(p.y, scalars.rows, share.row(turn)));
-    // The slot is free as soon as all its packs are in registers, if they fit.
     Pack<T> own[kEarly ? kVectors : 1];
-    const auto release = [&] {
-      // What was written to the slot comes before what the next copy writes there.
-      if (residual) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-      __syncwarp();
-      if (share.lane == 0) barriers.empty[slot].arrive();
-    };
     if constexpr (kEarly) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) own[v] = load_shared_pack_if<T>(share.valid(v), x + v * kClusterStrideBytes);
-      release();
+      release(slot);
     }
     const auto write = [&](int v) {
       A value[kSize], weight[kSize], addend[kSize];
@@ -265,17 +229,81 @@ __global__ void __launch_bounds__(kForwardClusterThreads, 1)
         if (share.valid(v)) write(v);
       }
     }
-    if constexpr (!kEarly) release();
+    if constexpr (!kEarly) release(slot);
+  }
+
+  /// This warp has read the slot's row. What it wrote there comes before what the next copy writes.
+  __device__ __forceinline__ void release(int slot) {
+    if (residual) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
+    if (share.lane == 0) memory.barriers.empty[slot].arrive();
+  }
+};
+
+#endif
+
+/// kHeld: parameters of x's type stay in registers, with more than four packs a thread only the weight. kVectors: packs
+/// of a row that a thread owns at most.
+template <class T, NormKind kKind, bool kActivated, int kVectors, bool kHeld>
+__global__ void __launch_bounds__(kForwardClusterThreads, 1)
+    row_forward_cluster_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
+                               const Scalars<Accumulator<T>> scalars, const ClusterSplit split) {
+#if __CUDA_ARCH__ >= 900
+  using A = Accumulator<T>;
+  constexpr int kSize = kPackSize<T>;
+  using Worker = ForwardWorker<T, kKind, kActivated, kVectors, kHeld>;
+  extern __shared__ __align__(128) char shared[];
+  __shared__ ForwardBlockMemory<A> block_memory;
+  ForwardBlockMemory<A>& memory = at_known_address(block_memory);
+  const ClusterShare share(p.geometry.rows, static_cast<int>(p.geometry.cols) / kSize, split);
+  const bool serving = share.warp == share.warps, fetching = share.warp == share.warps + 1;
+  const bool residual = p.residual.data != nullptr;
+  RowRing ring(shared, memory.barriers.full, share.warps * share.packs_per_warp, share.block_count,
+               share.warp * share.packs_per_warp + share.lane, split.stages, residual ? 2 : 1, 0);
+  const auto fetch = [&](int turn, int slot) {
+    if (share.block_count == 0) return;
+    const auto copy = [&](int tensor, const Operand& operand) {
+      ring.copy(slot, tensor,
+                turn_pointer<const T>(operand, scalars.rows, share.row(turn)) + share.block_first * kSize);
+    };
+    ring.expect(slot);
+    copy(0, p.x);
+    if (residual) copy(1, p.residual);
   };
+  if (serving) {
+    memory.exchange.init(share.warps);
+  } else if (fetching && share.lane == 0) {
+    memory.barriers.init(share.warps);
+    ring.prefetch(turn_pointer<const T>(p.x, scalars.rows, share.row(0)) + share.block_first * kSize);
+  }
+  prefetch_parameter<T>(p.weight, p.geometry.cols);
+  prefetch_parameter<T>(p.bias, p.geometry.cols);
+  start_after_previous();
+  __syncthreads();
+  cluster_arrive(share.blocks);
+  if (serving || fetching) {
+    if (fetching && share.lane == 0) fetch_rows(memory.barriers, share.turns, split.stages, fetch);
+    __syncwarp();
+    cluster_wait(share.blocks);
+    if (serving) serve_forward<T, kKind>(p, scalars, share, memory.exchange);
+    cluster_arrive(share.blocks);
+    cluster_wait(share.blocks);
+    return;
+  }
+  typename Worker::Weights weights(p.weight, share, A(1), scalars.weight_offset);
+  typename Worker::Biases biases(p.bias, share, A(0), A(0));
+  Worker worker{p, scalars, share, ring, memory, weights, biases, residual};
+  cluster_wait(share.blocks);
+
   const bool ahead = split.stages > 1;  // there is room for a row beside the one that is written
   RingPlace place{0, 0};
-  contribute(0, place);
+  worker.contribute(0, place);
   for (int turn = 0; turn < share.turns; ++turn) {
     const RingPlace next = place.next(split.stages);
     const bool more = turn + 1 < share.turns;
-    if (more && ahead) contribute(turn + 1, next);
-    finish(turn, place.slot);
-    if (more && !ahead) contribute(turn + 1, next);
+    if (more && ahead) worker.contribute(turn + 1, next);
+    worker.finish(turn, place.slot);
+    if (more && !ahead) worker.contribute(turn + 1, next);
     place = next;
   }
   cluster_arrive(share.blocks);
