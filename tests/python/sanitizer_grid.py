@@ -27,7 +27,7 @@ from cases import KINDS, ROW_VARIANTS, Problem
 from checks import check_backward, check_forward
 from devices import TorchDevice
 
-COLS = (1, 7, 33, 64, 257, 1000, 4097, 12289, 40000)
+COLS = (1, 7, 33, 64, 257, 1000, 4097, 9224, 12289, 40000)
 DTYPES = (("float64", "float64"), ("float32", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
 SIDE_BY_SIDE = ((2, 100, 64), (3, 65, 49), (1, 1500, 24))  # normalised over axis 1
 LAYOUTS = ("contiguous", "offset_by_one", "transposed")

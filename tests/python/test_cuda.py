@@ -17,7 +17,7 @@ from devices import Device, NumpyDevice
 
 pytestmark = pytest.mark.cuda
 
-VARIANT_COLS = (1, 2, 7, 31, 33, 64, 127, 255, 256, 257, 768, 1000, 1024, 2047, 4096, 4097, 8192, 12289, 16384, 65536)
+VARIANT_COLS = (1, 2, 7, 31, 33, 64, 127, 255, 256, 257, 768, 1000, 1024, 4096, 4097, 8192, 9224, 12289, 16384, 65536)
 both_dtypes = pytest.mark.parametrize(("dtype", "parameter_dtype"), DTYPES, ids=["-".join(pair) for pair in DTYPES])
 
 
@@ -66,6 +66,22 @@ def test_forced_variants(device: Device, kind: str, dtype: str, parameter_dtype:
     idle = set(ROW_VARIANTS) - {variant for variant, direction in done if direction == "forward"}
     allowed = {"tile"} if dtype == "float64" else set()
     assert idle <= (allowed | {"cluster"} if _capability() < (9, 0) else allowed), f"took no problem: {idle}"
+
+
+@pytest.mark.parametrize("cols", [5120, 12296])
+@both_dtypes
+def test_rows_of_a_cluster_follow_each_other(
+    device: Device, kind: str, dtype: str, parameter_dtype: str, cols: int
+) -> None:
+    """More rows for a cluster than are in flight: each slot of its ring is filled again and again."""
+    for residual in (False, True):
+        problem = Problem(kind, (1000, cols), dtype, parameter_dtype, residual=residual)
+        with normact.row_variant("cluster"):
+            if _capability() < (9, 0):
+                assert not accepts(lambda problem=problem: check_forward(device, problem))
+            else:
+                check_forward(device, problem)
+                check_backward(device, problem)
 
 
 def check_side_by_side(device: Device, kind: str, dtype: str, parameter_dtype: str) -> set[tuple[str, str]]:
