@@ -4,7 +4,6 @@
 namespace normact {
 namespace {
 
-constexpr int64_t kNarrowBytes = 64;     // the narrowest tile of rows: a DRAM access
 constexpr int64_t kSegmentPacks = 512;   // of a plane that a warp walks along at a time
 constexpr int64_t kPacksAThread = 4;     // of a plane, that are under way together
 constexpr int64_t kPlanesBytes = 2048;   // of neighbouring channels
@@ -23,6 +22,7 @@ void set_lines(ChannelPlan* plan) {
   plan->lines = kChannelThreads / plan->lanes;
   const bool whole = power_of_two_from(plan->lanes) == plan->lanes && plan->lanes < kWarp;
   plan->lines_together = whole ? kWarp / plan->lanes : 1;
+  plan->unit_step = plan->lines;
 }
 
 /// Elements by channels side by side.
@@ -34,22 +34,42 @@ void divide_elements(const ChannelRequest& r, ChannelPlan* plan) {
   set_lines(plan);
 }
 
-/// Channels of a tile of rows: as many as keep a block busy alone, or let the cache hold a wave.
-int64_t tile_of_rows(const ChannelRequest& r, const ChannelTuning& tuning) {
-  const int64_t width = width_of(r);
-  const int64_t channels = r.geometry.channels;
-  const int64_t whole = std::lcm(width, group_channels(r));  // channels that are whole packs and whole groups
-  const int64_t narrow = round_up(kNarrowBytes / size_of(r.dtype), whole);
-  int64_t tile = std::min<int64_t>(channels, round_up(kRowBytes / size_of(r.dtype), width));
-  if (narrow < channels && bytes_of(r, narrow) <= tuning.solo_bytes &&
-      batches_of(r) * ceil_div(channels, narrow) >= tuning.solo_slabs) {
-    tile = narrow;
-  } else if (r.set == ChannelSet::channel || bytes_of(r, channels) > tuning.wave_bytes) {
-    const int64_t least = 2 * kNarrowBytes / size_of(r.dtype);
-    while (tile > least && bytes_of(r, tile) > tuning.wave_bytes) tile = round_up(tile / 2, width);
-    if (bytes_of(r, tile) > 2 * tuning.wave_bytes) tile = std::min(tile, kNarrowBytes / size_of(r.dtype));
+/// Channels of a tile of rows that are not kept: whole rows, or parts of one size that leave fewer threads without
+/// work.
+int64_t tile_of_rows(const ChannelRequest& r) {
+  const int64_t width = width_of(r), packs = r.geometry.channels / width;
+  int64_t best = 0, most = 0;
+  for (int64_t parts = ceil_div(packs, kChannelThreads); 10 * most < 9 * kChannelThreads; ++parts) {
+    const int64_t lanes = ceil_div(packs, parts);
+    if (best > 0 && lanes * kPackBytes < kRowBytes) break;
+    const int64_t working = kChannelThreads / lanes * packs / parts;  // on average
+    if (working > most) best = lanes;
+    most = std::max(most, working);
   }
-  return std::min<int64_t>(tile, int64_t{kChannelThreads} * width);
+  return best * width;
+}
+
+/// Rows to parts that blocks stream through: one for each block, or several where a thread's sums would grow too long.
+/// slabs: that are under way together.
+void divide_streams(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, int64_t slabs,
+                    int64_t blocks, ChannelPlan* plan) {
+  const int64_t strips = slabs * plan->tiles_a_slab;
+  const int64_t turns = ceil_div(plan->units, plan->lines);
+  int64_t most = tuning.stream_accesses, step = 1;
+  const bool turns_mask = r.mask && r.geometry.places_after == r.geometry.places && r.geometry.places % 8 == 0;
+  if (turns_mask) {
+    step = 8 / std::gcd(plan->lines, 8);
+    const int64_t room = device.shared_memory_block - plan->kept_bytes - scratch_bytes(r, *plan);
+    const int64_t bits = std::min(kMostBits, room);
+    most = std::max(step, std::min(most, (bits / plan->lanes - 16) / plan->lines));
+  }
+  const int64_t least = std::max<int64_t>(1, tuning.least_item_bytes / (kChannelThreads * kPackBytes * r.tensors));
+  const int64_t rounds = std::max<int64_t>(1, ceil_div(strips * turns, blocks * most));
+  const int64_t wanted = std::max<int64_t>(1, rounds * blocks / strips);
+  const int64_t turns_a_part = std::clamp(ceil_div(turns, wanted), std::min(least, most), most);
+  plan->units_a_part = round_up(turns_a_part, step) * plan->lines;
+  plan->parts = ceil_div(plan->units, plan->units_a_part);
+  if (!turns_mask) plan->unit_step = plan->lines * plan->parts;
 }
 
 /// Items of about item_bytes, or smaller ones where these leave blocks without work.
@@ -75,20 +95,32 @@ int tiles_an_item(const ChannelRequest& r, const ChannelTuning& tuning, int64_t 
   return static_cast<int>(std::clamp<int64_t>(item_bytes / std::max<int64_t>(1, strip_bytes), 1, room));
 }
 
-/// Bytes of a column of packs: its neighbour's are in other banks of shared memory.
+/// Turned: bytes of a column of packs, whose neighbour's are in other banks of shared memory.
 int bits_stride(const ChannelPlan& plan) { return static_cast<int>(round_up(plan.units_a_part, 8) + 8); }
 
-ChannelMask mask_of(const ChannelRequest& r, const ChannelPlan& plan) {
+/// Shared memory for the bits of an item.
+int64_t bits_bytes(const ChannelPlan& plan, ChannelMask mask) {
+  if (mask == ChannelMask::turned) return round_up(int64_t{bits_stride(plan)} * plan.lanes, kPackBytes);
+  // A byte for either end of a plane.
+  return round_up(2 * plan.units_a_part * plan.tile * plan.tiles_an_item, kPackBytes);
+}
+
+/// room: shared memory that is left.
+ChannelMask mask_of(const ChannelRequest& r, const ChannelPlan& plan, int64_t room) {
   const ChannelGeometry& g = r.geometry;
+  const auto fits = [&](ChannelMask mask) { return bits_bytes(plan, mask) <= std::min(kMostBits, room); };
   if (r.access == ChannelAccess::planes) {
-    const bool whole = g.places_after == g.places && g.places % 8 == 0 && r.aligned;
-    return whole ? ChannelMask::together : ChannelMask::apart;
+    if (g.places_after == g.places && g.places % 8 == 0 && r.aligned) return ChannelMask::together;
+    const bool edges = plan.segments == 1 && share_no_byte(r, plan.tile) && fits(ChannelMask::edged);
+    return (r.marks ? marks_edges(r) && edges : r.numbered) ? ChannelMask::edged : ChannelMask::apart;
   }
   if (r.access == ChannelAccess::elements) return ChannelMask::apart;
   if (g.places_after == 1 && g.channels % 8 == 0) return ChannelMask::together;
-  const bool squares = g.places_after == g.places && g.places % 8 == 0 && plan.units_a_part % 8 == 0;
-  const bool fits = int64_t{bits_stride(plan)} * plan.lanes <= kMostBits;
-  return squares && fits ? ChannelMask::turned : ChannelMask::apart;
+  const bool squares = g.places % 8 == 0 && plan.units_a_part % 8 == 0;
+  const bool samples = turns_samples(r) && plan.units_a_part % g.places == 0;
+  const bool in_turn = g.places_after == g.places && plan.unit_step == plan.lines;
+  const bool turns = in_turn && (squares || samples) && fits(ChannelMask::turned);
+  return turns ? ChannelMask::turned : ChannelMask::apart;
 }
 
 /// Items of a part that a group lies in, at most.
@@ -108,13 +140,13 @@ int groups_an_item(const ChannelRequest& r, const ChannelPlan& plan) {
 /// Everything that follows from the access, for plans that read x twice.
 void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* to) {
   ChannelPlan& plan = *to;
-  const bool planes = r.access == ChannelAccess::planes;
-  const int blocks_an_sm = planes ? tuning.plane_blocks : tuning.row_blocks;
+  const bool planes = r.access == ChannelAccess::planes, streams = r.access == ChannelAccess::rows;
+  const int blocks_an_sm = planes ? tuning.plane_blocks : streams ? tuning.stream_blocks : tuning.element_blocks;
   const int64_t resident = std::max<int64_t>(1, device.multiprocessors - r.sm_margin) * blocks_an_sm;
   if (planes) {
     divide_planes(r, item_bytes_of(r, tuning, resident), kSegmentPacks, &plan);
-  } else if (r.access == ChannelAccess::rows) {
-    divide_rows(r, tile_of_rows(r, tuning), &plan);
+  } else if (streams) {
+    divide_rows(r, tile_of_rows(r), &plan);
   } else {
     divide_elements(r, &plan);
   }
@@ -126,7 +158,18 @@ void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const Ch
   if (planes) slab_channels *= std::max<int64_t>(1, std::min(pieces, together));
   divide_tiles(r, slab_channels, &plan);
   const int64_t slab_bytes = bytes_of(r, std::min(plan.tiles_a_slab * plan.tile, channels));
-  divide_units(r, tuning, resident, &plan);
+  // Slabs that the cache does not hold go in one wave: nothing is gained by waiting for each of them.
+  const bool cached = slab_bytes <= tuning.wave_bytes;
+  plan.slabs_a_wave =
+      streams && !cached ? plan.slabs : std::max<int64_t>(1, tuning.wave_bytes / std::max<int64_t>(1, slab_bytes));
+  if (streams) {
+    const int64_t together = r.passes == ChannelPasses::both ? std::min(plan.slabs_a_wave, plan.slabs) : plan.slabs;
+    const bool small = device.compute_capability < 80;
+    plan.kept_bytes = (small ? kSmallRingAccesses : kLargeRingAccesses) * kChannelThreads * kPackBytes;
+    divide_streams(r, device, tuning, together, resident, &plan);
+  } else {
+    divide_units(r, tuning, resident, &plan);
+  }
   if (r.passes != ChannelPasses::both) {
     plan.order = ChannelOrder::single;
   } else {
@@ -138,7 +181,6 @@ void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const Ch
     plan.units_a_part = plan.units;
   }
   plan.tiles_an_item = tiles_an_item(r, tuning, resident, plan);
-  plan.slabs_a_wave = std::max<int64_t>(1, tuning.wave_bytes / std::max<int64_t>(1, slab_bytes));
   const int64_t items = plan.slabs * plan.items_a_slab();
   plan.blocks = std::min(plan.order == ChannelOrder::solo ? plan.slabs : items, resident);
 }
@@ -168,11 +210,14 @@ void divide_planes(const ChannelRequest& r, int64_t item_bytes, int64_t segment_
   // they make up an item: further teams work on further units.
   int64_t tile = 1;
   const auto grows = [&] {
+    if (marks_edges(r) && !share_no_byte(r, tile)) return true;
+    if (marks_edges(r) && !share_no_byte(r, 2 * tile)) return false;
     if (tile * plane < kPlanesBytes || samples * packs < teams / tile * plan->lanes) return true;
     return samples < teams / tile && tile * plane * samples * r.tensors < item_bytes;
   };
   while (tile < most && grows()) tile *= 2;
-  if (samples * plan->segments < teams / tile) {
+  // A plane whose edges are put together is not cut.
+  if (samples * plan->segments < teams / tile && !(marks_edges(r) && share_no_byte(r, tile))) {
     plan->segment_packs = round_up(ceil_div(packs, ceil_div(teams / tile, samples)), plan->lanes);
     plan->segments = ceil_div(packs, plan->segment_packs);
   }
@@ -202,14 +247,16 @@ ChannelPlan plan_channel(const ChannelRequest& r, const DeviceInfo& device, cons
   plan.whole = r.access == ChannelAccess::planes && r.aligned;
   plan.batches = batches_of(r);
   plan.groups = r.set == ChannelSet::channel ? r.geometry.channels : r.geometry.groups;
+  plan.unit_step = 1;
   if (!plan_kept(r, device, tuning, &plan)) plan_read_twice(r, device, tuning, &plan);
   const int64_t entries_a_group = plan.parts * stacks_a_group(r, plan);
   plan.merge_lanes = static_cast<int>(std::min<int64_t>(kWarp, power_of_two_from(entries_a_group)));
   plan.scratch_bytes = scratch_bytes(r, plan);
-  plan.mask = mask_of(r, plan);
-  if (r.mask && plan.mask == ChannelMask::turned) {
-    plan.bits_stride = bits_stride(plan);
-    plan.bits_bytes = static_cast<int>(round_up(int64_t{plan.bits_stride} * plan.lanes, kPackBytes));
+  plan.mask =
+      mask_of(r, plan, device.shared_memory_block - plan.scratch_bytes - plan.parameter_bytes - plan.kept_bytes);
+  if (r.mask && plan.mask == ChannelMask::turned) plan.bits_stride = bits_stride(plan);
+  if (plan.bits_stride > 0 || (r.marks && plan.mask == ChannelMask::edged)) {
+    plan.bits_bytes = static_cast<int>(bits_bytes(plan, plan.mask));
   }
   const int64_t groups_a_slab = ceil_div(plan.tiles_a_slab * plan.tile, group_channels(r));
   plan.settles_a_slab = ceil_div(groups_a_slab * plan.merge_lanes, kChannelThreads);

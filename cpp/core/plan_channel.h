@@ -20,6 +20,7 @@
 namespace normact {
 
 constexpr int kChannelThreads = 256;
+constexpr int kLargeRingAccesses = 16, kSmallRingAccesses = 8;  // of all threads; small ones are for less than sm_80
 
 /// How the tensors of x's shape are accessed.
 enum class ChannelAccess : uint8_t {
@@ -31,7 +32,8 @@ enum class ChannelAccess : uint8_t {
 /// How a mask is accessed.
 enum class ChannelMask : uint8_t {
   together,  // the bits of an access lie in one byte
-  turned,    // rows: those of eight places of a channel do, and are turned in shared memory
+  turned,    // rows: those of eight places of a channel do, or of whole samples; they are turned in shared memory
+  edged,     // planes: together but at the edges of planes, where neighbours share a byte
   apart      // bit by bit
 };
 
@@ -62,7 +64,8 @@ struct ChannelPlan {
   int64_t segment_packs;  // planes: of a segment
   int64_t units_a_part;
   int64_t parts;
-  int64_t tiles;  // of a batch
+  int64_t unit_step;  // rows: from one unit of a thread to the next; more than `lines` where parts are interleaved
+  int64_t tiles;      // of a batch
   int64_t tiles_a_slab;
   int tiles_an_item;  // neighbours
   int64_t slabs;      // of all batches
@@ -73,7 +76,7 @@ struct ChannelPlan {
   int64_t blocks;
   int accesses;              // kept: the most of a thread in an item, of each tensor
   int delay;                 // kept: nanoseconds by which half of the teams begin later
-  int kept_bytes;            // of shared memory, for a block's item
+  int kept_bytes;            // of shared memory, for a block's item, or the ring that rows go through
   int scratch_bytes;         // of shared memory, in front of the parameters
   int parameter_bytes;       // kept: those of the channels of two items; 0: too many
   int bits_stride;           // turned mask: bytes of a column of packs
@@ -87,7 +90,8 @@ struct ChannelPlan {
 
   /// Whether the bits of a mask are written with y. Together they are a byte where elements have 16 bits.
   bool writes_mask_with_y(DType dtype) const {
-    return mask == ChannelMask::turned || (mask == ChannelMask::together && size_of(dtype) == 2);
+    return mask == ChannelMask::turned || mask == ChannelMask::edged ||
+           (mask == ChannelMask::together && size_of(dtype) == 2);
   }
   int scratch_lines() const { return lines / lines_together; }
   int64_t stacks_a_slab() const { return (tiles_a_slab + tiles_an_item - 1) / tiles_an_item; }
@@ -106,6 +110,8 @@ struct ChannelRequest {
   int tensors;        // of x's shape that a pass reads
   int kept;           // of these, those that both passes need, and that may be kept between them
   bool mask;          // whether there is one
+  bool marks;         // whether it is written
+  bool numbered;      // planes: elements follow each other in memory as in the mask, from a multiple of 16 bytes on
   bool averages;      // whether moments are left for running statistics, that are averages over samples
   int sums;           // numbers that a thread leaves of a channel
   int parameters;     // numbers that belong to a channel beside its sums
@@ -124,7 +130,9 @@ struct ChannelTuning {
   int64_t solo_bytes = 128 << 10;  // most that a block takes on alone
   int solo_slabs = 192;            // fewest that occupy a device
   int plane_blocks = 4;            // a multiprocessor
-  int row_blocks = 3;
+  int element_blocks = 3;
+  int stream_blocks = 2;          // of rows that are not kept
+  int64_t stream_accesses = 256;  // of a thread in an item: fp32 bears sums of some hundred elements
   int kept_blocks = 2;
   int kept_delay = 190;  // nanoseconds an access (ChannelPlan::delay)
   int kept_teams = 2;    // at work at the same time, at least, where not everything is

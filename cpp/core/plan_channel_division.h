@@ -48,6 +48,22 @@ inline int parameter_bytes(const ChannelRequest& r, const ChannelPlan& plan) {
   return static_cast<int>(round_up(2 * channels * r.parameters * accumulator_bytes(r.dtype), kPackBytes));
 }
 
+/// Whether bytes of a mask that is written may hold the ends of two planes: whoever writes one must have both.
+inline bool marks_edges(const ChannelRequest& r) {
+  return r.marks && r.numbered && !r.aligned && r.set == ChannelSet::channel && width_of(r) == 8;
+}
+
+/// Whether tiles of planes begin and end between bytes of a mask.
+inline bool share_no_byte(const ChannelRequest& r, int64_t tile) {
+  return tile * r.geometry.places % 8 == 0 && r.geometry.channels % tile == 0;
+}
+
+/// Whether the bits of rows that are written can be turned for whole samples only.
+inline bool turns_samples(const ChannelRequest& r) {
+  return r.marks && r.access == ChannelAccess::rows && r.set == ChannelSet::channel &&
+         r.geometry.places_after == r.geometry.places && r.geometry.places % 8 != 0 && width_of(r) == 8;
+}
+
 /// Threads side by side on a plane of so many packs.
 int lanes_of_plane(int64_t packs);
 

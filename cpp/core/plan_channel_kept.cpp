@@ -26,22 +26,33 @@ int64_t together(const ChannelRequest& r, int64_t channels, int64_t blocks, int6
   return std::max<int64_t>(1, std::min(ceil_div(slabs, blocks), fit));
 }
 
+/// Parts of rows between samples, if `units` hold one.
+void cut_at_samples(const ChannelRequest& r, int64_t units, ChannelPlan* plan) {
+  if (r.geometry.places > units) return;
+  const int64_t parts = ceil_div(r.geometry.samples, units / r.geometry.places);
+  plan->units_a_part = ceil_div(r.geometry.samples, parts) * r.geometry.places;
+  plan->parts = ceil_div(plan->units, plan->units_a_part);
+}
+
 /// Fills the plan, with at most `wanted` accesses of a thread in an item; false if an item does not fit.
 bool divide(const ChannelRequest& r, const Room& room, int64_t wanted, ChannelPlan* plan) {
   const int64_t per_group = group_channels(r);
-  const auto most = [&](int64_t scratch) {
+  const auto fit = [&](int64_t scratch) {
     const int64_t bits = r.mask ? kAccessBytes / kPackBytes : 0;  // a byte of a mask for each access
     const int64_t slack = r.mask ? 8 * kChannelThreads + kPackBytes : 0;
-    return std::min(wanted, (room.memory - scratch - slack) / (kAccessBytes * r.kept + bits));
+    return (room.memory - scratch - slack) / (kAccessBytes * r.kept + bits);
   };
-  int64_t full = most(int64_t{r.sums} * kChannelThreads * accumulator_bytes(r.dtype));  // accesses of an item
-  int64_t slab_channels = 0, accesses = 1;                                              // of a unit
+  const auto most = [&](int64_t scratch) { return std::min(wanted, fit(scratch)); };
+  const int64_t scratch = int64_t{r.sums} * kChannelThreads * accumulator_bytes(r.dtype);
+  int64_t full = most(scratch);             // accesses of an item
+  int64_t slab_channels = 0, accesses = 1;  // of a unit
   plan->tiles_an_item = 1;
   if (full <= 0) return false;
   const int64_t item_bytes = full * kAccessBytes * r.tensors;
   if (r.access == ChannelAccess::planes) {
     const int64_t packs = packs_of_plane(r), lanes = lanes_of_plane(packs);
     const int64_t along = ceil_div(packs, lanes);
+    if (marks_edges(r) && along <= fit(scratch)) full = std::max(full, along);
     const int64_t segments = ceil_div(along, full);
     divide_planes(r, item_bytes, ceil_div(along, segments) * lanes, plan);
     accesses = ceil_div(plan->segment_packs, plan->lanes);
@@ -54,7 +65,9 @@ bool divide(const ChannelRequest& r, const Room& room, int64_t wanted, ChannelPl
     tile *= together(r, tile, room.blocks, item_bytes);
     tile = std::min({tile, r.geometry.channels, whole <= widest ? widest / whole * whole : widest});
     divide_rows(r, tile, plan);
-    full = most(scratch_bytes(r, *plan) + parameter_bytes(r, *plan));
+    const int64_t beside = scratch_bytes(r, *plan) + parameter_bytes(r, *plan);
+    full = most(beside);
+    if (turns_samples(r)) full = std::max(full, std::min(fit(beside), ceil_div(r.geometry.places, plan->lines)));
     slab_channels = std::lcm<int64_t>(plan->tile, per_group);
   }
   divide_tiles(r, slab_channels, plan);
@@ -63,7 +76,8 @@ bool divide(const ChannelRequest& r, const Room& room, int64_t wanted, ChannelPl
   plan->parts = ceil_div(turns, turns_a_part);
   plan->units_a_part = ceil_div(turns, plan->parts) * plan->lines;  // evenly
   plan->parts = ceil_div(plan->units, plan->units_a_part);
-  const int64_t of_tile = accesses * (plan->units_a_part / plan->lines);
+  if (turns_samples(r)) cut_at_samples(r, turns_a_part * plan->lines, plan);
+  const int64_t of_tile = accesses * ceil_div(plan->units_a_part, plan->lines);
   if (r.access == ChannelAccess::planes && plan->parts == 1) {  // small tiles go together
     const int64_t columns = std::min<int64_t>(plan->lanes, plan->tiles_a_slab);
     plan->tiles_an_item = static_cast<int>(std::clamp<int64_t>(full / of_tile, 1, columns));
@@ -72,7 +86,8 @@ bool divide(const ChannelRequest& r, const Room& room, int64_t wanted, ChannelPl
   const int64_t items = plan->slabs * plan->items_a_slab();
   const int64_t team = items <= room.blocks ? room.blocks : room.blocks / room.teams;
   if (plan->items_a_slab() > team || items >= kMostItems) return false;
-  if (plan->accesses > most(scratch_bytes(r, *plan) + parameter_bytes(r, *plan))) return false;
+  const int64_t beside = scratch_bytes(r, *plan) + parameter_bytes(r, *plan);
+  if (plan->accesses > (marks_edges(r) || turns_samples(r) ? fit(beside) : most(beside))) return false;
   // Whole teams: none is at two slabs, of which one would wait for blocks that have yet to come to it.
   plan->blocks = std::min(plan->slabs, room.blocks / plan->items_a_slab()) * plan->items_a_slab();
   return true;

@@ -75,6 +75,8 @@ ChannelRequest request_with(const ChannelProblem& p, const ChannelView& x, Views
     r.access = ChannelAccess::rows;
   } else if (are_planes(p, x)) {
     r.access = ChannelAccess::planes;
+    r.numbered = aligned && g.places_after == g.places && (g.channels == 1 || x.channel_stride == g.places) &&
+                 (g.samples == 1 || x.sample_stride == g.channels * g.places);
   }
   return r;
 }
@@ -86,7 +88,7 @@ ChannelRequest request_of(const ChannelForward& p, int sm_margin) {
   ChannelRequest r =
       request_with(p, p.x, {&p.addend, &p.y}, batch ? ChannelPasses::both : ChannelPasses::apply, sm_margin);
   r.tensors = r.kept = 1;
-  r.mask = p.mask != nullptr;
+  r.mask = r.marks = p.mask != nullptr;
   r.averages = p.set == ChannelSet::group && p.running.mean.data != nullptr;
   r.sums = 3;
   r.parameters = 2;
@@ -125,7 +127,11 @@ size_t largest_channel_workspace(const ChannelRequest& request, const DeviceInfo
     for (const bool flag : {false, true}) {
       if (access == ChannelAccess::planes && flag && request.geometry.places % width != 0) continue;
       r.aligned = r.place_major = flag;
-      most = std::max(most, plan_channel(r, device, tuning).workspace_bytes);
+      for (const bool numbered : {false, true}) {
+        r.numbered = numbered;
+        most = std::max(most, plan_channel(r, device, tuning).workspace_bytes);
+        if (!r.marks) break;
+      }
     }
   }
   return most;

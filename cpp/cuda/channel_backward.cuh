@@ -23,6 +23,8 @@ struct BackwardPass {
   using Spot = typename Walk::Spot;
   using Access = typename Walk::Access;
   static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
+  static constexpr bool kStreamed = !kKept && kStreams<Walk>;
+  static constexpr bool kShared = kKept || kStreamed;  // items are read from shared memory
   static constexpr Arrival kArrival = kKept ? Arrival::awaited : Arrival::there;
   static constexpr bool kActs = !kIdentity<T, Act>;
   static constexpr bool kFromOutput = slope_follows_from_output<Act>();
@@ -88,14 +90,32 @@ struct BackwardPass {
 
   /// kSlopes: dy is dh already, see kKeepsSlopes.
   template <bool kSlopes, int kBlock>
-  __device__ __forceinline__ void load(const Walk& walk, const Spot (&spot)[kBlock], KeptPacks& kept,
+  __device__ __forceinline__ void load(const Walk& walk, const Spot (&spot)[kBlock], const KeptPacks& packs,
                                        Loaded<kBlock>* in) const {
-    fetch<kKept>(walk, p.x, spot, kept, 0, in->x);
-    fetch<kKept>(walk, p.dy, spot, kept, 1, in->dy);
-    in->kept_dy = kept.at(1, 0);
-    kept.pass(spot);
+    fetch<kShared>(walk, p.x, spot, packs, 0, in->x);
+    fetch<kShared>(walk, p.dy, spot, packs, 1, in->dy);
+    in->kept_dy = packs.at(1, 0);
     if constexpr (kActs && !kSlopes) {
-      if (third_view() != nullptr) fetch<false>(walk, *third_view(), spot, kept, 0, in->third);
+      if (third_view() != nullptr) fetch<kStreamed>(walk, *third_view(), spot, packs, 2, in->third);
+    }
+  }
+
+  /// load(), then use(), of all accesses. kBackwards: where items are not kept, from the last one on.
+  template <bool kBackwards, class Load, class Use, class Steps>
+  __device__ __forceinline__ void for_each(Walk& walk, KeptPacks& kept, Load load, Use use, Steps& steps) const {
+    if constexpr (kKept) {
+      for_each_kept<kLoads, Loaded>(walk, kept, load, use);
+    } else if constexpr (kStreamed) {
+      const auto near_end = [&] { steps.near_end(); };
+      if (kActs && third_view() != nullptr) {
+        const ChannelView* const views[] = {&p.x, &p.dy, third_view()};
+        for_each_streamed<3, kBackwards, Loaded>(s, walk, views, load, use, near_end);
+      } else {
+        const ChannelView* const views[] = {&p.x, &p.dy};
+        for_each_streamed<2, kBackwards, Loaded>(s, walk, views, load, use, near_end);
+      }
+    } else {
+      for_each_block<kLoads, kAhead, Loaded>(walk, kept, load, use);
     }
   }
 
@@ -134,6 +154,9 @@ struct BackwardPass {
     if (s.mask == ChannelMask::together) {
       const int64_t number = walk.number(spot, 0);
       bits = p.mask[number / 8] >> (number % 8);
+    } else if (Walk::kEdges && s.mask == ChannelMask::edged) {
+      const int64_t number = walk.first_number(spot);
+      bits = p.mask[number / 8] >> (number % 8);
     } else if (kTurns && s.mask == ChannelMask::turned) {
       if constexpr (kTurns) bits = TurnedMask<kWidth>(s, tile).byte(walk.column(), spot.unit);
     } else if (walk.numbers_evenly()) {
@@ -162,8 +185,25 @@ struct BackwardPass {
     }
   }
 
-  template <class Draw>
-  __device__ __forceinline__ void reduce(const ChannelItem& item, Draw draw, KeptPacks kept) const {
+  /// Starts copying what reduce or apply begins with, where items are streamed. All threads.
+  __device__ __forceinline__ void begin(ChannelStage stage, const ChannelItem& item) const {
+    if constexpr (kStreamed) {
+      if (stage != ChannelStage::reduce && stage != ChannelStage::apply) return;
+      Walk walk(s, item.tile(s, 0), p.x);
+      if (!walk.works()) return;
+      const bool reduces = stage == ChannelStage::reduce;
+      if (kActs && third_view() != nullptr) {
+        const ChannelView* const views[] = {&p.x, &p.dy, third_view()};
+        reduces ? begin_stream<3, false>(s, walk, views) : begin_stream<3, true>(s, walk, views);
+      } else {
+        const ChannelView* const views[] = {&p.x, &p.dy};
+        reduces ? begin_stream<2, false>(s, walk, views) : begin_stream<2, true>(s, walk, views);
+      }
+    }
+  }
+
+  template <class Steps>
+  __device__ __forceinline__ void reduce(const ChannelItem& item, Steps& steps, KeptPacks kept) const {
     const ChannelScratch<A> scratch(s);
 #pragma unroll 1
     for (int index = 0; index < item.tiles; ++index) {
@@ -171,20 +211,21 @@ struct BackwardPass {
       Walk walk(s, tile, p.x);
       NumberPair<A> sums[kOwned] = {};
       read_mask(tile);
-      if (walk.works()) reduce_tile(tile, walk, kept, sums);
+      if (walk.works()) reduce_tile(tile, walk, kept, sums, steps);
       leave_sums(s, walk, index, sums, scratch);
     }
-    draw();
+    steps.meet();
     store_sums(s, item, scratch, entries);
     if (s.groups_an_item == 0) return;
     store_group_sums(s, item, scratch, entries + s.group_entries_at,
-                     [&](int channel) { return entry_or<T>(p.weight, item.first + channel, A(1)); });
+                     [&](int channel) { return kept_parameters<kKept>(*this, item.tile(s, 0), kept, channel).weight; });
   }
 
+  template <class Steps>
   __device__ __forceinline__ void reduce_tile(const ChannelTile& tile, Walk& walk, KeptPacks& kept,
-                                              NumberPair<A> (&sums)[kOwned]) const {
+                                              NumberPair<A> (&sums)[kOwned], Steps& steps) const {
     const Constants of = constants_of(tile, kept, walk);
-    const auto read = [&](const auto& spot, auto* in) { load<false>(walk, spot, kept, in); };
+    const auto read = [&](const auto& spot, const KeptPacks& packs, auto* in) { load<false>(walk, spot, packs, in); };
     const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
       for (int k = 0; k < size_of_array(spot); ++k) {
@@ -206,11 +247,7 @@ struct BackwardPass {
         }
       }
     };
-    if constexpr (kKept) {
-      for_each_kept<kLoads, Loaded>(walk, read, use);
-    } else {
-      for_each_block<kLoads, kAhead, Loaded>(walk, read, use);
-    }
+    for_each<false>(walk, kept, read, use, steps);
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) sums[o].second *= of.rstd[o];
   }
@@ -263,7 +300,7 @@ struct BackwardPass {
     return handed<Arrival::there>(finals + batch * s.groups + s.group_of(channel));
   }
 
-  /// coming: the block's next item, which takes this one's place.
+  /// coming: the block's next item, which takes this one's place, or the steps to the next ticket.
   template <class Copy>
   __device__ __forceinline__ void apply(const ChannelItem& item, KeptPacks kept, Copy& coming) const {
 #pragma unroll 1
@@ -287,7 +324,9 @@ struct BackwardPass {
       c1[o] = c.first;
       c2[o] = c.second * of.rstd[o];  // of x - mean instead of xhat
     }
-    const auto read = [&](const auto& spot, auto* in) { load<kKeepsSlopes>(walk, spot, kept, in); };
+    const auto read = [&](const auto& spot, const KeptPacks& packs, auto* in) {
+      load<kKeepsSlopes>(walk, spot, packs, in);
+    };
     const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
       for (int k = 0; k < size_of_array(spot); ++k) {
@@ -304,11 +343,7 @@ struct BackwardPass {
       }
       coming.advance(size_of_array(spot));
     };
-    if constexpr (kKept) {
-      for_each_kept<kLoads, Loaded>(walk, read, use);
-    } else {
-      for_each_block<kLoads, kAhead, Loaded>(walk, read, use);
-    }
+    for_each<true>(walk, kept, read, use, coming);
   }
 };
 

@@ -61,9 +61,4 @@ class ItemCopy {
   int index_ = 0, tile_ = 0;
 };
 
-/// In the place of one where items are not kept.
-struct NoCopy {
-  __device__ __forceinline__ void advance(int) const {}
-};
-
 }  // namespace normact::cuda

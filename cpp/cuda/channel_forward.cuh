@@ -4,7 +4,9 @@
 
 #include "cuda/channel_activation.cuh"
 #include "cuda/channel_mask.cuh"
+#include "cuda/channel_moments.cuh"
 #include "cuda/channel_rounds.cuh"
+#include "cuda/channel_stream.cuh"
 
 namespace normact::cuda {
 
@@ -55,6 +57,8 @@ struct ForwardPass {
   static constexpr int kReduceLoads = 4;  // under way together
   static constexpr int kApplyLoads = 2;
   static constexpr bool kAhead = !Walk::kPlanes;
+  static constexpr bool kStreamed = !kKept && kStreams<Walk>;
+  static constexpr bool kShared = kKept || kStreamed;  // items are read from shared memory
   static constexpr Arrival kArrival = kKept ? Arrival::awaited : Arrival::there;
   static constexpr bool kMarks = kWidth > 1 && std::is_same_v<Act, Relu<Math<T>>>;  // may write a mask
 
@@ -73,76 +77,7 @@ struct ForwardPass {
     typename Walk::Access x[kBlock], addend[kBlock];
   };
 
-  /// A thread's sums of each of its channels, about a number of its data that is near their mean (begin). Where items
-  /// are kept, that is the mean of the first accesses of all lanes that belong together, and these add up what they
-  /// have; else it is the thread's own first element (planes: the mean of its first access), and moments merge by
-  /// Chan's formula. With an element for the mean, squares are summed that exceed those about the mean by n times the
-  /// square of what lies between: not more than n times, and for data without outliers twice or so; a thread has some
-  /// hundred elements. Sums that go on over tiles of a group are about the first one's: as many times more as there
-  /// are.
-  struct Sums {
-    A pivot[kOwned] = {}, sum[kOwned] = {}, square[kOwned] = {};
-    int count = 0;  // elements of each channel
-
-    __device__ __forceinline__ void begin(const A (&value)[kWidth], int elements) {
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) pivot[Walk::owner(j)] += value[j];
-      if constexpr (Walk::kPlanes) pivot[0] /= static_cast<A>(elements);
-    }
-    /// All threads of a warp.
-    __device__ __forceinline__ void begin_together(const ChannelSpace& s, const Walk& walk, const KeptPacks& kept) {
-      *this = Sums();
-      int elements = 0;
-      Spot first;
-      if (walk.peek(&first)) {
-        A value[kWidth];
-        walk.get(load_shared_pack<T>(kept.at(0, 0)), value);
-        elements = walk.count(first);
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) pivot[Walk::owner(j)] += walk.inside(first, j) ? value[j] : A(0);
-      }
-      join(s, [&](int offset) {
-        elements += __shfl_xor_sync(kFullWarp, elements, offset);
-#pragma unroll
-        for (int o = 0; o < kOwned; ++o) pivot[o] += __shfl_xor_sync(kFullWarp, pivot[o], offset);
-      });
-      const A share = elements > 0 ? A(1) / static_cast<A>(elements) : A(0);
-#pragma unroll
-      for (int o = 0; o < kOwned; ++o) pivot[o] *= share;
-    }
-    __device__ __forceinline__ void add(const Walk& walk, const Spot& spot, const A (&value)[kWidth], int elements) {
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) {
-        A centred = value[j] - pivot[Walk::owner(j)];
-        if (!walk.inside(spot, j)) centred = A(0);
-        sum[Walk::owner(j)] += centred;
-        square[Walk::owner(j)] += centred * centred;
-      }
-      count += elements;
-    }
-    /// All threads of a warp: those of the lanes that began together.
-    __device__ __forceinline__ void join_all(const ChannelSpace& s) {
-      join(s, [&](int offset) {
-        count += __shfl_xor_sync(kFullWarp, count, offset);
-#pragma unroll
-        for (int o = 0; o < kOwned; ++o) {
-          sum[o] += __shfl_xor_sync(kFullWarp, sum[o], offset);
-          square[o] += __shfl_xor_sync(kFullWarp, square[o], offset);
-        }
-      });
-    }
-    /// To mean (in pivot, from `origin` on) and sum of squares about it.
-    __device__ __forceinline__ void finish(const A (&origin)[kOwned]) {
-      if (count == 0) return;
-      const A n = static_cast<A>(count), share = A(1) / n;
-#pragma unroll
-      for (int o = 0; o < kOwned; ++o) {
-        const Moments<A> moments = moments_about(pivot[o] - origin[o], sum[o], square[o], n, share);
-        pivot[o] = moments.mean;
-        square[o] = max(moments.m2, A(0));
-      }
-    }
-  };
+  using Sums = ThreadSums<T, Walk>;
 
   /// What the means of a set's parts are told from: its first element. So they keep their digits however large the mean
   /// is beside what they differ by.
@@ -155,8 +90,26 @@ struct ForwardPass {
     return ItemCopy<Walk, 1>(s, item, views, p.addend.data != nullptr ? &p.addend : nullptr);
   }
 
-  template <class Draw>
-  __device__ __forceinline__ void reduce(const ChannelItem& item, Draw draw, KeptPacks kept) const {
+  /// Starts copying what reduce or apply begins with, where items are streamed. All threads.
+  __device__ __forceinline__ void begin(ChannelStage stage, const ChannelItem& item) const {
+    if constexpr (kStreamed) {
+      if (stage != ChannelStage::reduce && stage != ChannelStage::apply) return;
+      Walk walk(s, item.tile(s, 0), p.x);
+      if (!walk.works()) return;
+      const ChannelView* const one[] = {&p.x};
+      const ChannelView* const two[] = {&p.x, &p.addend};
+      if (stage == ChannelStage::reduce) {
+        begin_stream<1, false>(s, walk, one);
+      } else if (p.addend.data != nullptr) {
+        begin_stream<2, true>(s, walk, two);
+      } else {
+        begin_stream<1, true>(s, walk, one);
+      }
+    }
+  }
+
+  template <class Steps>
+  __device__ __forceinline__ void reduce(const ChannelItem& item, Steps& steps, KeptPacks kept) const {
     const ChannelScratch<A> scratch(s);
     Sums sums;
 #pragma unroll 1
@@ -177,7 +130,7 @@ struct ForwardPass {
       } else {
         sums = Sums();
       }
-      reduce_tile(walk, kept, sums);
+      reduce_tile(walk, kept, sums, steps);
       if (kKept && !ends) {
         leave_moments(s, walk, index, {}, {}, A(0), scratch);
         continue;
@@ -188,14 +141,15 @@ struct ForwardPass {
       if constexpr (!kKept) join_moments(s, sums.pivot, sums.square, &count);
       leave_moments(s, walk, index, sums.pivot, sums.square, count, scratch);
     }
-    draw();
-    store_moments(s, item, scratch, entries, [&](int64_t channel) { return origin_of(item.batch, channel); });
+    store_moments(
+        s, item, scratch, entries, [&](int64_t channel) { return origin_of(item.batch, channel); },
+        [&] { steps.meet(); });
   }
 
-  __device__ __forceinline__ void reduce_tile(Walk& walk, KeptPacks& kept, Sums& sums) const {
-    const auto load = [&](const auto& spot, auto* in) {
-      fetch<kKept>(walk, p.x, spot, kept, 0, in->x);
-      kept.pass(spot);
+  template <class Steps>
+  __device__ __forceinline__ void reduce_tile(Walk& walk, KeptPacks& kept, Sums& sums, Steps& steps) const {
+    const auto load = [&](const auto& spot, const KeptPacks& packs, auto* in) {
+      fetch<kShared>(walk, p.x, spot, packs, 0, in->x);
     };
     const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
@@ -215,9 +169,12 @@ struct ForwardPass {
       }
     };
     if constexpr (kKept) {
-      for_each_kept<kReduceLoads, Loaded>(walk, load, use);
+      for_each_kept<kReduceLoads, Loaded>(walk, kept, load, use);
+    } else if constexpr (kStreamed) {
+      const ChannelView* const views[] = {&p.x};
+      for_each_streamed<1, false, Loaded>(s, walk, views, load, use, [&] { steps.near_end(); });
     } else {
-      for_each_block<kReduceLoads, kAhead, Loaded>(walk, load, use);
+      for_each_block<kReduceLoads, kAhead, Loaded>(walk, kept, load, use);
     }
   }
 
@@ -262,7 +219,7 @@ struct ForwardPass {
     return {entry_or<T>(p.running.mean, channel, A(0)), rstd_of(entry_or<T>(p.running.variance, channel, A(1)), p.eps)};
   }
 
-  /// coming: the block's next item, which takes this one's place.
+  /// coming: the block's next item, which takes this one's place, or the steps to the next ticket.
   template <class Copy>
   __device__ __forceinline__ void apply(const ChannelItem& item, KeptPacks kept, Copy& coming) const {
 #pragma unroll 1
@@ -272,6 +229,9 @@ struct ForwardPass {
       if constexpr (kMarks && !Walk::kPlanes) {
         if (p.mask != nullptr && s.mask == ChannelMask::turned) TurnedMask<kWidth>(s, tile).write(p.mask);
       }
+    }
+    if constexpr (kMarks && Walk::kEdges) {
+      if (p.mask != nullptr && s.mask == ChannelMask::edged) EdgedMask(s, item.begin).write(p.mask, item);
     }
   }
 
@@ -312,10 +272,9 @@ struct ForwardPass {
   __device__ __forceinline__ void write_tile(const ChannelTile& tile, Walk& walk, const A (&mean)[kOwned],
                                              const A (&scale)[kOwned], const A (&bias)[kOwned], KeptPacks& kept,
                                              Copy& coming) const {
-    const auto load = [&](const auto& spot, auto* in) {
-      fetch<kKept>(walk, p.x, spot, kept, 0, in->x);
-      kept.pass(spot);
-      if constexpr (kAdds) fetch<false>(walk, p.addend, spot, kept, 0, in->addend);
+    const auto load = [&](const auto& spot, const KeptPacks& packs, auto* in) {
+      fetch<kShared>(walk, p.x, spot, packs, 0, in->x);
+      if constexpr (kAdds) fetch<kStreamed>(walk, p.addend, spot, packs, 1, in->addend);
     };
     const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
@@ -341,9 +300,15 @@ struct ForwardPass {
       coming.advance(size_of_array(spot));
     };
     if constexpr (kKept) {
-      for_each_kept<kApplyLoads, LoadedWithAddend>(walk, load, use);
+      for_each_kept<kApplyLoads, LoadedWithAddend>(walk, kept, load, use);
+    } else if constexpr (kStreamed && kAdds) {
+      const ChannelView* const views[] = {&p.x, &p.addend};
+      for_each_streamed<2, true, LoadedWithAddend>(s, walk, views, load, use, [&] { coming.near_end(); });
+    } else if constexpr (kStreamed) {
+      const ChannelView* const views[] = {&p.x};
+      for_each_streamed<1, true, LoadedWithAddend>(s, walk, views, load, use, [&] { coming.near_end(); });
     } else {
-      for_each_block<kApplyLoads, kAhead, LoadedWithAddend>(walk, load, use);
+      for_each_block<kApplyLoads, kAhead, LoadedWithAddend>(walk, kept, load, use);
     }
   }
 
@@ -360,6 +325,18 @@ struct ForwardPass {
         TurnedMask<kWidth>(s, tile).byte(walk.column(), spot.unit) = static_cast<uint8_t>(bits);
         return;
       }
+    }
+    if constexpr (Walk::kEdges) {
+      if (s.mask == ChannelMask::edged && !walk.whole(spot)) {
+        unsigned own = 0;
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) own |= walk.inside(spot, j) ? bits & 1u << j : 0u;
+        const EdgedMask edges(s, tile.begin);
+        edges.edge(spot.sample, tile.in_item + walk.column(), spot.place >= 0) = static_cast<uint8_t>(own);
+      } else if (s.mask == ChannelMask::edged) {
+        p.mask[walk.first_number(spot) / 8] = static_cast<uint8_t>(bits);
+      }
+      return;
     }
     if (kWidth == 8 && s.mask == ChannelMask::together) p.mask[walk.number(spot, 0) / 8] = static_cast<uint8_t>(bits);
   }

@@ -21,11 +21,24 @@ class KeptPacks {
         at_(shared_address(channel_shared) + s.kept_at + threadIdx.x * kPackBytes),
         turn_(turn) {}
 
+  /// Of a ring (channel_stream.cuh) whose tensors have `block` accesses each, side by side.
+  static __device__ __forceinline__ KeptPacks of_ring(const ChannelSpace& s, int block) {
+    KeptPacks ring(s, 0);
+    ring.tensor_bytes_ = block * kStep;
+    return ring;
+  }
+
   __device__ __forceinline__ int turn() const { return turn_; }
 
   /// Of the access `ahead` of the next one.
   __device__ __forceinline__ SharedAddress at(int tensor, int ahead) const {
     return at_ + tensor * tensor_bytes_ + ahead * kStep;
+  }
+  /// Packs that begin `accesses` behind these.
+  __device__ __forceinline__ KeptPacks ahead(int accesses) const {
+    KeptPacks packs = *this;
+    packs.at_ += accesses * kStep;
+    return packs;
   }
   /// Behind those of a walk's spots.
   template <class Spot, int kBlock>

@@ -123,16 +123,26 @@ class ChannelQueue {
 
   /// All threads.
   __device__ __forceinline__ ChannelTicket first() {
-    draw();
     publish();
     __syncthreads();
+    advance();
     return slot(turn_).work;
   }
 
-  /// One of the threads asks for the next ticket; it comes in while the work goes on.
+  /// One of the threads asks for the next ticket, once; it comes in while the work goes on.
   __device__ __forceinline__ void draw() {
-    if (s.order == ChannelOrder::waves && threadIdx.x == 0) next_ = atomicAdd(counters_.ticket, 1);
+    if (!drawn_ && s.order == ChannelOrder::waves && threadIdx.x == 0) next_ = atomicAdd(counters_.ticket, 1);
+    drawn_ = true;
   }
+  /// All threads: what is next is known behind a barrier.
+  __device__ __forceinline__ void publish() {
+    draw();
+    if (!published_) write(&slot(turn_ ^ 1));
+    published_ = true;
+  }
+  /// All threads: behind that barrier.
+  __device__ __forceinline__ ChannelStage next_stage() const { return slot(turn_ ^ 1).work.stage; }
+  __device__ __forceinline__ const ChannelItem& next_item() const { return slot(turn_ ^ 1).item; }
 
   /// All threads: what the work builds on is there.
   __device__ __forceinline__ void wait(const ChannelTicket& work) const {
@@ -149,9 +159,9 @@ class ChannelQueue {
 
   /// All threads: lets others build on the work, and gives the next one.
   __device__ __forceinline__ ChannelTicket finish(const ChannelTicket& work) {
-    turn_ ^= 1;
     publish();
     __syncthreads();
+    advance();
     if (s.order == ChannelOrder::waves && work.stage != ChannelStage::apply && threadIdx.x == kChannelThreads - 1) {
       counters_.finish((work.stage == ChannelStage::settle ? counters_.settled : counters_.reduced) + work.slab);
     }
@@ -168,7 +178,11 @@ class ChannelQueue {
     return slots[turn];
   }
 
-  __device__ __forceinline__ void publish() {
+  __device__ __forceinline__ void advance() {
+    turn_ ^= 1;
+    drawn_ = published_ = false;
+  }
+  __device__ __forceinline__ void write(Slot* slot) {
     if (threadIdx.x != 0) return;
     ChannelTicket work{};
     if (s.order == ChannelOrder::waves) {
@@ -191,9 +205,9 @@ class ChannelQueue {
       }
     }
     if (work.slab >= s.slabs) work.stage = ChannelStage::end;
-    slot(turn_).work = work;
+    slot->work = work;
     if (work.stage == ChannelStage::reduce || work.stage == ChannelStage::apply) {
-      slot(turn_).item = ChannelItem(s, work.slab, work.item);
+      slot->item = ChannelItem(s, work.slab, work.item);
     }
   }
 
@@ -201,29 +215,55 @@ class ChannelQueue {
   ChannelCounters counters_;
   unsigned next_;
   int turn_ = 0;
+  bool drawn_ = false, published_ = false;
 };
 
-/// Carries out what this block has to do, where items are not kept: reduce(item, draw, kept), settle(groups) and
-/// apply(item, kept) of a pass are called by all threads. draw asks for the next ticket: in reduce behind the reading,
-/// so that no block draws two before others have begun.
+/// The way from an item to the next ticket, which is drawn when the end is near, so that no block has two while others
+/// are without; what it stands for begins while the sums of the item are still being stored.
+template <class Pass>
+class DrawnSteps {
+ public:
+  __device__ __forceinline__ DrawnSteps(ChannelQueue& queue, const Pass& pass) : queue_(queue), pass_(pass) {}
+  __device__ __forceinline__ void near_end() { queue_.draw(); }
+  /// All threads: a barrier.
+  __device__ __forceinline__ void meet() {
+    queue_.draw();
+    if constexpr (Pass::kStreamed) queue_.publish();
+    __syncthreads();
+    if constexpr (Pass::kStreamed) pass_.begin(queue_.next_stage(), queue_.next_item());
+    begun_ = true;
+  }
+  __device__ __forceinline__ void advance(int) const {}  // no item comes in (ItemCopy)
+  __device__ __forceinline__ bool begun() const { return begun_; }
+
+ private:
+  ChannelQueue& queue_;
+  const Pass& pass_;
+  bool begun_ = false;
+};
+
+/// Carries out what this block has to do, where items are not kept: begin(stage, item), which starts its copies, then
+/// reduce(item, steps, kept), settle(groups) or apply(item, kept, steps) of a pass, called by all threads.
 template <class Pass>
 __device__ __forceinline__ void run_drawn_items(const ChannelSpace& s, void* counters, const Pass& pass) {
   ChannelQueue queue(s, counters);
-  const auto draw = [&] { queue.draw(); };
+  ChannelTicket work = queue.first();
+  pass.begin(work.stage, queue.item());
 #pragma unroll 1
-  for (ChannelTicket work = queue.first(); work.stage != ChannelStage::end; work = queue.finish(work)) {
+  while (work.stage != ChannelStage::end) {
     queue.wait(work);
+    DrawnSteps<Pass> steps(queue, pass);
     if (work.stage == ChannelStage::reduce) {
-      pass.reduce(queue.item(), draw, KeptPacks());
-      continue;
-    }
-    queue.draw();
-    if (work.stage == ChannelStage::settle) {
+      pass.reduce(queue.item(), steps, KeptPacks());
+    } else if (work.stage == ChannelStage::settle) {
+      queue.draw();
       pass.settle(ChannelSettle(s, work.slab, work.item), true);
     } else {
-      NoCopy none;
-      pass.apply(queue.item(), KeptPacks(), none);
+      if constexpr (!Pass::kStreamed) queue.draw();
+      pass.apply(queue.item(), KeptPacks(), steps);
     }
+    work = queue.finish(work);
+    if (!steps.begun()) pass.begin(work.stage, queue.item());
   }
 }
 

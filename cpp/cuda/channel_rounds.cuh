@@ -73,6 +73,12 @@ class AbsentSums {
   cooperative_groups::grid_group::arrival_token token_{};
 };
 
+/// What reduce does beside its own work: meets the other threads.
+struct KeptSteps {
+  __device__ __forceinline__ void near_end() const {}
+  __device__ __forceinline__ void meet() const { __syncthreads(); }
+};
+
 /// Waits for so many nanoseconds.
 __device__ __forceinline__ void pause(unsigned nanoseconds) {
   const auto now = [] {
@@ -126,7 +132,8 @@ __device__ __forceinline__ void run_kept_items(const ChannelSpace& s, void* coun
     if (!kept.exists) return;
     __syncthreads();  // the parameters are there
     wait_all_copies();
-    pass.reduce(kept.item, [] {}, KeptPacks(s, turn));
+    KeptSteps steps;
+    pass.reduce(kept.item, steps, KeptPacks(s, turn));
     number += gridDim.x;
     if (threadIdx.x == kChannelThreads - 1) items[turn ^ 1] = KeptItem(s, number);  // the first warp is to settle
     settle_kept(s, kept, pass);

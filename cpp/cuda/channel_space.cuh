@@ -16,7 +16,8 @@ struct ChannelSpace {
   ChannelMask mask;
   int lanes, tile, lines;
   int lane_bits = logarithm(lanes), tile_bits = logarithm(tile);  // planes: the logarithms of lanes and tile
-  Divisor by_lanes, by_lines;
+  Divisor by_lanes, by_step;                                      // by_step: of unit_step
+  int unit_step;                                                  // rows: from one unit of a thread to the next
   bool settles_apart;  // kept: the sums of a slab are too many for each of its blocks to add them up for itself
   int tiles_a_slab, tiles_an_item, stacks_a_slab, slabs_a_batch;  // a stack: tiles of an item
   unsigned slabs, slabs_a_wave, waves, items_a_slab, settles_a_slab;
@@ -56,7 +57,8 @@ struct ChannelSpace {
         tile(plan.tile),
         lines(plan.lines),
         by_lanes(static_cast<unsigned>(plan.lanes)),
-        by_lines(static_cast<unsigned>(plan.lines)),
+        by_step(divisor_of(plan.unit_step)),
+        unit_step(static_cast<int>(plan.unit_step)),
         settles_apart(plan.settles_apart),
         tiles_a_slab(static_cast<int>(plan.tiles_a_slab)),
         tiles_an_item(plan.tiles_an_item),
@@ -183,8 +185,9 @@ struct ChannelItem {
     first_group =
         s.settles_apart ? static_cast<int>(s.group_of(first)) : slab_of_batch * static_cast<int>(s.groups_a_slab);
     channels = max(0, min(tiles * s.tile, static_cast<int>(s.channels) - first));
-    begin = part * s.units_a_part;
-    end = min(begin + s.units_a_part, s.units);
+    const bool interleaved = s.unit_step > s.lines;
+    begin = part * (interleaved ? s.lines : s.units_a_part);
+    end = interleaved ? s.units : min(begin + s.units_a_part, s.units);
     group_entry = (static_cast<int64_t>(slab) * s.items_a_slab + item) * s.groups_an_item;
   }
   __device__ __forceinline__ ChannelTile tile(const ChannelSpace& s, int index) const {

@@ -149,14 +149,14 @@ __device__ __forceinline__ void leave_moments(const ChannelSpace& s, const Walk&
 }
 
 /// Writes the entries of an item from what all threads have left: of its channels, or of its groups of several.
-/// origin(channel). All threads.
-template <class A, class Origin>
+/// origin(channel). meet(): a barrier. All threads.
+template <class A, class Origin, class Meet>
 __device__ __forceinline__ void store_moments(const ChannelSpace& s, const ChannelItem& item,
-                                              const ChannelScratch<A>& scratch, MomentsEntry<A>* entries,
-                                              Origin origin) {
+                                              const ChannelScratch<A>& scratch, MomentsEntry<A>* entries, Origin origin,
+                                              Meet meet) {
   const int row = row_of(s), lines = s.scratch_lines;
   if (s.groups_an_item > 0) {
-    __syncthreads();
+    meet();
     for_each_group_of_item(s, item, [&](int local, int from, int to, int helper, int helpers) {
       const A of = origin(item.first + min(from, item.channels - 1));
       const Moments<A> sum =
@@ -174,7 +174,7 @@ __device__ __forceinline__ void store_moments(const ChannelSpace& s, const Chann
   const int helpers = s.helpers, helper = threadIdx.x & (helpers - 1), of_warp = (threadIdx.x & ~(kWarp - 1)) / helpers;
   const int of_block = static_cast<int>(threadIdx.x) / helpers;
   A from = origin(item.first + min(of_block, item.channels - 1));  // comes in while others are still at their sums
-  __syncthreads();
+  meet();
   for (int first = 0; first + of_warp < item.channels; first += kChannelThreads / helpers) {
     const int c = first + of_block;
     const int column = min(c, item.channels - 1);  // all lanes of a warp take part
@@ -209,10 +209,10 @@ __device__ __forceinline__ void leave_sums(const ChannelSpace& s, const Walk& wa
   }
 }
 
+/// The same for sums, behind a barrier.
 template <class A>
 __device__ __forceinline__ void store_sums(const ChannelSpace& s, const ChannelItem& item,
                                            const ChannelScratch<A>& scratch, NumberPair<A>* entries) {
-  __syncthreads();
   const int row = row_of(s);
   const int helpers = s.helpers, helper = threadIdx.x & (helpers - 1), of_warp = (threadIdx.x & ~(kWarp - 1)) / helpers;
   for (int first = 0; first + of_warp < item.channels; first += kChannelThreads / helpers) {
@@ -225,27 +225,27 @@ __device__ __forceinline__ void store_sums(const ChannelSpace& s, const ChannelI
       sum.second += scratch.number(1)[i * row + column];
     }
     sum = {sum_of_helpers(sum.first, helpers), sum_of_helpers(sum.second, helpers)};
-    if (helper == 0 && c < item.channels) hand(entries + entry_of(s, item.batch, item.first + c) + item.part, sum);
+    if (helper != 0 || c >= item.channels) continue;
+    hand(entries + entry_of(s, item.batch, item.first + c) + item.part, sum);
+    if (s.groups_an_item > 0) {  // for store_group_sums
+      scratch.number(0)[c] = sum.first;
+      scratch.number(1)[c] = sum.second;
+    }
   }
 }
 
-/// The same of the groups of several channels: weighted by weight(the item's channel), as g is.
+/// The same of the groups of several channels, after store_sums: weighted by weight(the item's channel), as g is.
 template <class A, class Weight>
 __device__ __forceinline__ void store_group_sums(const ChannelSpace& s, const ChannelItem& item,
                                                  const ChannelScratch<A>& scratch, NumberPair<A>* entries,
                                                  Weight weight) {
-  const int row = row_of(s);
+  __syncthreads();
   for_each_group_of_item(s, item, [&](int local, int from, int to, int helper, int helpers) {
     NumberPair<A> sum{A(0), A(0)};
     for (int c = from + helper; c < to; c += helpers) {
-      NumberPair<A> of{A(0), A(0)};
-      for (int i = 0; i < s.scratch_lines; ++i) {
-        of.first += scratch.number(0)[i * row + c];
-        of.second += scratch.number(1)[i * row + c];
-      }
       const A w = weight(c);
-      sum.first += w * of.first;
-      sum.second += w * of.second;
+      sum.first += w * scratch.number(0)[c];
+      sum.second += w * scratch.number(1)[c];
     }
     sum = {sum_of_helpers(sum.first, helpers), sum_of_helpers(sum.second, helpers)};
     if (helper == 0 && from < to) hand(entries + item.group_entry + local, sum);

@@ -37,7 +37,7 @@ class PlaneWalk {
   static constexpr int kWidth = kPackSize<T>;
   static constexpr int kWidthBits = kWidth == 8 ? 3 : kWidth == 4 ? 2 : 1;
   static constexpr int kOwned = 1;  // channels of a thread
-  static constexpr bool kPlanes = true;
+  static constexpr bool kPlanes = true, kEdges = !kWhole;
   static constexpr int owner(int) { return 0; }
   using Access = Pack<T>;
 
@@ -179,7 +179,7 @@ class RowWalk {
   using A = Accumulator<T>;
   static constexpr int kWidth = kElements;
   static constexpr int kOwned = kElements;
-  static constexpr bool kPlanes = false;
+  static constexpr bool kPlanes = false, kEdges = false;
   static constexpr int owner(int j) { return j; }
   struct Single {
     T value;
@@ -224,13 +224,13 @@ class RowWalk {
   /// All accesses; false at the end.
   __device__ __forceinline__ bool next(Run* run) {
     if (unit_ >= end_) return false;
-    run->count = static_cast<int>(s.by_lines.quotient(static_cast<unsigned>(end_ - unit_ + s.lines - 1)));
+    run->count = static_cast<int>(s.by_step.quotient(static_cast<unsigned>(end_ - unit_ + s.unit_step - 1)));
     run->first = {unit_, true};
     unit_ = end_;
     return true;
   }
   __device__ __forceinline__ Spot spot(const Run& run, int index) const {
-    return {run.first.unit + static_cast<Unit>(index) * s.lines, true};
+    return {run.first.unit + static_cast<Unit>(index) * s.unit_step, true};
   }
 
   __device__ __forceinline__ int64_t offset(const ChannelView& view, const Spot& spot) const {
@@ -241,6 +241,13 @@ class RowWalk {
       return (batch_ + sample) * view.sample_stride + channel_ * view.channel_stride +
              strided_offset(place, s.place_ndim, s.place_shape, view.place_stride);
     }
+  }
+  __device__ __forceinline__ const void* address(const ChannelView& view, const Spot& spot) const {
+    return static_cast<const T*>(view.data) + offset(view, spot);
+  }
+  /// From an access to the next, where all tensors have x's strides.
+  __device__ __forceinline__ int64_t step_bytes() const {
+    return static_cast<int64_t>(s.unit_step) * static_cast<int>(x_.place_stride[0]) * static_cast<int>(sizeof(T));
   }
   __device__ __forceinline__ bool whole(const Spot&) const { return true; }
   __device__ __forceinline__ bool inside(const Spot&, int) const { return true; }
@@ -291,17 +298,18 @@ class RowWalk {
   int64_t base_;
 };
 
-/// load(spots, &in), then use(spots, in), of all accesses of a walk, `kBlock` or one of them at a time. They are in
-/// shared memory: loads take no time.
+/// load(spots, packs, &in), then use(spots, in), of all accesses of a walk, `kBlock` or one of them at a time. They are
+/// in shared memory, at `packs`, which goes along: loads take no time.
 template <int kBlock, template <int> class In, class Walk, class Load, class Use>
-__device__ __forceinline__ void for_each_kept(Walk& walk, Load load, Use use) {
+__device__ __forceinline__ void for_each_kept(Walk& walk, KeptPacks& packs, Load load, Use use) {
   typename Walk::Run run;
   const auto step = [&](int first, auto size) {
     typename Walk::Spot spot[decltype(size)::value];
     In<decltype(size)::value> in;
 #pragma unroll
     for (int k = 0; k < decltype(size)::value; ++k) spot[k] = walk.spot(run, first + k);
-    load(spot, &in);
+    load(spot, packs, &in);
+    packs.pass(spot);
     use(spot, in);
   };
 #pragma unroll 1
@@ -317,7 +325,7 @@ __device__ __forceinline__ void for_each_kept(Walk& walk, Load load, Use use) {
 /// The same where they are in tensors: those that are left over at the end go together, some of them not valid. kAhead:
 /// what is used next is loaded before.
 template <int kBlock, bool kAhead, template <int> class In, class Walk, class Load, class Use>
-__device__ __forceinline__ void for_each_block(Walk& walk, Load load, Use use) {
+__device__ __forceinline__ void for_each_block(Walk& walk, const KeptPacks& none, Load load, Use use) {
   typename Walk::Run run;
   const auto look = [&](int first, typename Walk::Spot(&spot)[kBlock]) {
 #pragma unroll
@@ -332,14 +340,14 @@ __device__ __forceinline__ void for_each_block(Walk& walk, Load load, Use use) {
         typename Walk::Spot spot[kBlock];
         In<kBlock> in;
         look(index, spot);
-        load(spot, &in);
+        load(spot, none, &in);
         use(spot, in);
       }
     } else if (kBlock <= run.count) {
       typename Walk::Spot here[kBlock];
       In<kBlock> in;
       look(0, here);
-      load(here, &in);
+      load(here, none, &in);
 #pragma unroll 1
       for (bool more = true; more; index += kBlock) {
         typename Walk::Spot next[kBlock];
@@ -347,7 +355,7 @@ __device__ __forceinline__ void for_each_block(Walk& walk, Load load, Use use) {
         more = index + 2 * kBlock <= run.count;
         if (more) {
           look(index + kBlock, next);
-          load(next, &coming);
+          load(next, none, &coming);
         }
         look(index, here);
         use(here, in);
@@ -360,7 +368,7 @@ __device__ __forceinline__ void for_each_block(Walk& walk, Load load, Use use) {
     look(index, spot);
 #pragma unroll
     for (int k = 0; k < kBlock; ++k) spot[k].valid = index + k < run.count;
-    load(spot, &in);
+    load(spot, none, &in);
     use(spot, in);
   }
 }

@@ -12,6 +12,7 @@ using normact::ceil_div;
 using normact::ChannelAccess;
 using normact::ChannelBackward;
 using normact::ChannelForward;
+using normact::ChannelMask;
 using normact::ChannelOrder;
 using normact::ChannelPasses;
 using normact::ChannelPlan;
@@ -123,9 +124,41 @@ TEST(batch_norm_of_rows) {
 TEST(larger_than_the_device_is_read_twice) {
   const ChannelPlan plan = plan_of(forward(Layout::rows, 256, 256, 3136, 0));
   CHECK(plan.order == ChannelOrder::waves);
-  CHECK_EQ(plan.kept_bytes, 0);
+  CHECK_EQ(plan.tile, 256);
+  CHECK_EQ(plan.kept_bytes, normact::kLargeRingAccesses * normact::kChannelThreads * 16);
+  CHECK_EQ(plan.unit_step, plan.lines * plan.parts);  // blocks go through x side by side
+  CHECK(plan.slabs_a_wave == plan.slabs && plan.parts <= 2 * plan.blocks);
   const ChannelPlan one = plan_of(forward(Layout::planes, 1, 1, 1 << 26, 0));
   CHECK(one.order == ChannelOrder::waves && one.counter_bytes > 0 && !one.waits_together());
+}
+
+ChannelPlan plan_with_mask(Layout layout, int64_t samples, int64_t channels, int64_t places) {
+  static uint8_t mask;
+  ChannelForward p = forward(layout, samples, channels, places, 0);
+  p.mask = &mask;
+  const ChannelPlan plan = plan_of(p);
+  if (plan.order == ChannelOrder::kept) check_kept(p, plan);
+  return plan;
+}
+
+TEST(masks_are_written_with_the_output) {
+  for (const int64_t samples : {int64_t{1}, int64_t{3}, int64_t{32}, int64_t{256}}) {
+    for (const int64_t places : {int64_t{9}, int64_t{49}, int64_t{196}, int64_t{361}}) {
+      for (const int64_t channels : {int64_t{64}, int64_t{72}, int64_t{2048}}) {
+        const ChannelPlan planes = plan_with_mask(Layout::planes, samples, channels, places);
+        CHECK(planes.mask == ChannelMask::edged && planes.bits_bytes > 0);
+        CHECK(planes.tile * places % 8 == 0 && channels % planes.tile == 0 && planes.segments == 1);
+        const ChannelPlan rows = plan_with_mask(Layout::rows, samples, channels, places);
+        CHECK(rows.mask == ChannelMask::turned && rows.units_a_part % places == 0);
+      }
+    }
+  }
+  CHECK(plan_with_mask(Layout::planes, 64, 64, 784).mask == ChannelMask::together);
+  CHECK(plan_with_mask(Layout::planes, 4, 20, 49).mask == ChannelMask::apart);     // samples share bytes
+  CHECK(plan_with_mask(Layout::planes, 2, 64, 20001).mask == ChannelMask::apart);  // so do parts of planes
+  CHECK(plan_with_mask(Layout::rows, 2, 16, 9999).mask == ChannelMask::apart);     // samples in parts
+  const ChannelPlan streamed = plan_with_mask(Layout::rows, 256, 256, 3136);
+  CHECK(streamed.mask == ChannelMask::turned && streamed.unit_step == streamed.lines);
 }
 
 TEST(small_groups_need_nobody_else) {
