@@ -121,6 +121,15 @@ struct BiasSums {
     return in;
   }
 
+  /// Has the line in which load() finds the group on its way to the L2 cache.
+  template <class Offset>
+  static __device__ __forceinline__ void prefetch(const PointwiseBackward& p, Offset offset) {
+    const auto one = [&](const View& view) { prefetch_line(static_cast<const T*>(view.data) + offset(view)); };
+    one(p.dy);
+    if constexpr (!kMask) one(kInput ? p.x : p.y);
+    if constexpr (kGated) one(p.up);
+  }
+
   /// Stores the group's gradients and adds them to the sums; `element` is its first in the index space.
   template <class Offset>
   __device__ __forceinline__ void add(const PointwiseBackward& p, const PointwiseScalars<A>& scalars, const Loaded& in,
@@ -184,7 +193,6 @@ __global__ void __launch_bounds__(kPointwiseThreads, kColumnBlocks<T, kGated>)
   using A = Accumulator<T>;
   using Sums = BiasSums<T, Act, kGated, kSource, kWidth>;
   constexpr int kRows = kColumnRows<T, kGated>;
-  allow_next_kernel();
   __shared__ A shared[kPointwiseThreads * kWidth];
   const int lane = threadIdx.x & (space.lanes - 1), line = (threadIdx.x - lane) / space.lanes;
   const int lines = kPointwiseThreads / space.lanes;
@@ -194,6 +202,21 @@ __global__ void __launch_bounds__(kPointwiseThreads, kColumnBlocks<T, kGated>)
   const int64_t part = blockIdx.y;
   const int64_t begin = space.begin_of(space.outer, part), end = space.begin_of(space.outer, part + 1);
   Sums sums;
+  // Rows and row strides have 31 bits (the planner sees to that): one instruction multiplies them.
+  const auto offset_of = [&](int row) {
+    return [column, row](const View& view) {
+      return static_cast<int64_t>(row) * static_cast<int>(view.stride[0]) + column;
+    };
+  };
+  const int last = static_cast<int>(end);
+  int row = static_cast<int>(begin) + line;
+  if (column < columns && lane * kWidth * static_cast<int>(sizeof(T)) % kLineBytes == 0) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (row + r * lines < last) Sums::prefetch(p, offset_of(row + r * lines));
+    }
+  }
+  start_after_previous();
   if (column < columns) {
     const auto load_bias = [&](const View& view, auto& value) {
 #pragma unroll
@@ -206,17 +229,9 @@ __global__ void __launch_bounds__(kPointwiseThreads, kColumnBlocks<T, kGated>)
     };
     if constexpr (kSource == SlopeSource::input) load_bias(p.bias, sums.bias);
     if constexpr (kGated) load_bias(p.up_bias, sums.up_bias);
-    // Rows and row strides have 31 bits (the planner sees to that): one instruction multiplies them.
-    const auto offset_of = [&](int row) {
-      return [column, row](const View& view) {
-        return static_cast<int64_t>(row) * static_cast<int>(view.stride[0]) + column;
-      };
-    };
     const auto add = [&](const typename Sums::Loaded& in, int row) {
       sums.add(p, scalars, in, row * columns + column, offset_of(row));
     };
-    const int last = static_cast<int>(end);
-    int row = static_cast<int>(begin) + line;
 #pragma unroll 1
     for (; row + (kRows - 1) * lines < last; row += kRows * lines) {
       typename Sums::Loaded in[kRows];

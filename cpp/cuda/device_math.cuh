@@ -11,7 +11,7 @@ namespace normact::cuda {
 template <class N, int kPrecision>
 struct DeviceMath;
 
-/// kPrecision: 11 or 24.
+/// kPrecision: 8, 11 or 24.
 template <int kPrecision>
 struct DeviceMath<float, kPrecision> {
   using Number = float;
@@ -95,8 +95,9 @@ struct DeviceMath<double, 53> {
 
 /// The policy for results that are rounded to T.
 template <class T>
-using Math = DeviceMath<Accumulator<T>, sizeof(T) == 2   ? 11
-                                        : sizeof(T) == 4 ? 24
-                                                         : 53>;
+using Math = DeviceMath<Accumulator<T>, std::is_same_v<T, __nv_bfloat16> ? 8
+                                        : sizeof(T) == 2                 ? 11
+                                        : sizeof(T) == 4                 ? 24
+                                                                         : 53>;
 
 }  // namespace normact::cuda

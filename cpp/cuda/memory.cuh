@@ -55,6 +55,13 @@ __device__ __forceinline__ void store_pack(T* to, const Pack<T>& pack) {
                : "memory");
 }
 
+constexpr int kLineBytes = 128;
+
+/// Has the line at an address on its way to the L2 cache.
+__device__ __forceinline__ void prefetch_line(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
 /// The same pointer, of which the compiler does not know where it comes from: what is read through it is read after
 /// what precedes this, and addresses at constant distances from it are one register and an offset each.
 template <class T>
@@ -249,13 +256,13 @@ __device__ __forceinline__ void load_parameters_if(const Stored* from, bool pres
 /// Has the parameter of so many columns on its way to the L2 cache; the first blocks of the grid do it for all.
 template <class T>
 __device__ __forceinline__ void prefetch_parameter(const Operand& parameter, int64_t cols) {
-  constexpr int kBlocks = 8, kLine = 128;
+  constexpr int kBlocks = 8;
   if (blockIdx.x >= kBlocks || parameter.data == nullptr) return;
   const int64_t bytes = cols * (parameter.dtype == DType::f32 ? 4 : static_cast<int64_t>(sizeof(T)));
   const int threads = blockDim.x * blockDim.y;
   const int thread = blockIdx.x * threads + threadIdx.y * blockDim.x + threadIdx.x;
-  for (int64_t at = thread * kLine; at < bytes; at += kBlocks * threads * kLine) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(parameter.data) + at));
+  for (int64_t at = thread * kLineBytes; at < bytes; at += kBlocks * threads * kLineBytes) {
+    prefetch_line(static_cast<const char*>(parameter.data) + at);
   }
 }
 

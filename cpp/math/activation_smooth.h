@@ -1,18 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations made of exponentials. All use exp of a number <= 0, so that nothing overflows, and the symmetry of their
-// distribution functions, so that nothing cancels. |x| is bounded where a factor x meets an exponential that is 0.
+// Activations made of exponentials. All but x_times_logistic use exp of a number <= 0, so that nothing overflows, and
+// the symmetry of their distribution functions, so that nothing cancels. |x| is bounded where a factor x meets an
+// exponential that is 0.
 //
 // The heads say the largest errors in ulp, of value and slope, in fp32 and fp64; where the slope has a zero, within 1
 // of it, its error is absolute, in units of 2^-24 (2^-53). Results below 2^-112 (2^-1008) may have lost to flushed
-// subnormals. With 11 bits, more than 99.9 % of all fp16 and bf16 inputs give the correctly rounded value and slope.
-// tests/cpp/activation_math_test.cpp checks all this on the CPU. A GPU's ex2.approx, off by 2^-22.5 itself, may add 3
-// ulp in fp32.
+// subnormals. With 11 bits, more than 99.9 % of all fp16 and bf16 inputs, with 8 bits of all bf16 inputs, give the
+// correctly rounded value and slope. tests/cpp/activation_math_test.cpp checks all this on the CPU, and
+// activation_device_math_test.cpp what a GPU computes for 16 bits. Its ex2.approx, off by 2^-22.5, may add 3 ulp in
+// fp32.
 #pragma once
 
 #include "math/activation_types.h"
 #include "math/piecewise.h"
 
 namespace normact {
+
+/// Whether x_times_logistic serves: exponentials are one instruction, which overflows to infinity, and what cancels in
+/// its slope, near x = 4, is below 11 bits.
+template <class M>
+constexpr bool kLogisticOfAny = M::kExp2Instruction && M::kBits <= 11;
+
+/// x S(u) and S + x u' S (1 - S), S(u) = 1 / (1 + e) the logistic function, for e = exp(-u) of any u: a fifth fewer
+/// operations than by symmetry. x is bounded from below, as it may meet an S of 0; rise = x u' with x bounded from
+/// above, too, as it may meet a 1 - S of 0.
+template <class M>
+NORMACT_HD ValueAndSlope<typename M::Number> x_times_logistic(typename M::Number x, typename M::Number e,
+                                                              typename M::Number rise) {
+  const auto one = M::constant(1);
+  const auto share = M::reciprocal(one + e);
+  return {x * share, share * M::multiply_add(rise, one - share, one)};
+}
 
 /// x Phi(x); Phi(x) + x phi(x).
 /// Errors: fp32 6 and 4, fp64 6 and 3.5; near the zero 3. The value is within 5e-7, relatively, for x >= -12.
@@ -37,7 +55,15 @@ struct GeluTanh {
   static constexpr bool kSlopeFromOutput = false;
 
   NORMACT_HD static ValueAndSlope<N> at(N x, const ActivationScalars<N>&) {
-    return x_times_distribution<M, TanhLower, TanhSlope, tail>(x, M::constant(24));  // 2 u = 1024
+    const N reach = M::constant(24);  // 2 u = 1024
+    if constexpr (kLogisticOfAny<M>) {
+      const N bounded = M::maximum(x, -reach), both = M::minimum(bounded, reach);
+      const N e = M::exp2(bounded * M::multiply_add(bounded * bounded, M::constant(kCubic), M::constant(kLinear)));
+      const N twice_u_slope = M::multiply_add(both * both, M::constant(kSlopeSquare), M::constant(kSlope));
+      return x_times_logistic<M>(bounded, e, both * twice_u_slope);
+    } else {
+      return x_times_distribution<M, TanhLower, TanhSlope, tail>(x, reach);
+    }
   }
 
  private:
@@ -49,7 +75,7 @@ struct GeluTanh {
     const Split<M> rate = sum<M>(linear, product<M>(z_square, cubic));
     const Tails<M> tails = logistic_tails<M>(exp2_product<M>(z, rate));
     const N twice_u_slope = M::multiply_add(z_square.high, M::constant(kSlopeSquare), M::constant(kSlope));
-    return {tails.lower, twice_u_slope * (tails.lower * tails.upper)};
+    return tail_of_density<M>(z, tails.lower, twice_u_slope * (tails.lower * tails.upper));
   }
 
   static constexpr double kSlope = 1.5957691216057308;         // 2 sqrt(2 / pi)
@@ -67,11 +93,17 @@ struct QuickGelu {
   static constexpr bool kSlopeFromOutput = false;
 
   NORMACT_HD static ValueAndSlope<N> at(N x, const ActivationScalars<N>&) {
-    const N z = bounded_size<M>(x, exp_reach<M>());
-    const Split<M> rate = split_constant<M>(-2.4554669595930156, -7.816541847237075e-17);  // -1.702 log2(e)
-    const Tails<M> tails = logistic_tails<M>(exp2_product<M>(z, rate));
-    const N density = M::constant(1.702) * (tails.lower * tails.upper);
-    return x_times_distribution<M>(x, z, DistributionTail<M>{tails.lower, density});
+    const N reach = exp_reach<M>(), factor = M::constant(1.702);
+    constexpr double kRate = -2.4554669595930156, kRateRest = -7.816541847237075e-17;  // -1.702 log2(e)
+    if constexpr (kLogisticOfAny<M>) {
+      const N bounded = M::maximum(x, -reach);
+      return x_times_logistic<M>(bounded, M::exp2(bounded * M::constant(kRate)), M::minimum(bounded, reach) * factor);
+    } else {
+      const N z = bounded_size<M>(x, reach);
+      const Tails<M> tails = logistic_tails<M>(exp2_product<M>(z, split_constant<M>(kRate, kRateRest)));
+      const N density = factor * (tails.lower * tails.upper);
+      return x_times_distribution<M>(x, z, tail_of_density<M>(z, tails.lower, density));
+    }
   }
 };
 
@@ -84,13 +116,19 @@ struct Silu {
   static constexpr bool kSlopeFromOutput = false;
 
   NORMACT_HD static ValueAndSlope<N> at(N x, const ActivationScalars<N>&) {
-    return x_times_distribution<M, LogisticLower, LogisticSlope, tail>(x, exp_reach<M>());
+    const N reach = exp_reach<M>();
+    if constexpr (kLogisticOfAny<M>) {
+      const N bounded = M::maximum(x, -reach);
+      return x_times_logistic<M>(bounded, M::exp2(bounded * M::constant(-kLog2E)), M::minimum(bounded, reach));
+    } else {
+      return x_times_distribution<M, LogisticLower, LogisticSlope, tail>(x, reach);
+    }
   }
 
  private:
   NORMACT_HD static DistributionTail<M> tail(N z) {
     const Tails<M> tails = logistic_tails<M>(exp_minus<M>(z));
-    return {tails.lower, tails.lower * tails.upper};
+    return tail_of_density<M>(z, tails.lower, tails.lower * tails.upper);
   }
 };
 

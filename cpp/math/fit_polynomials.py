@@ -41,9 +41,9 @@ def vertex(x: list[mp.mpf], y: list[mp.mpf]) -> mp.mpf:
     return x[1] - (left**2 * low - right**2 * high) / (2 * scale) if scale else x[1]
 
 
-def minimax(f: Real, weight: Real, low: mp.mpf, high: mp.mpf, degree: int) -> tuple[list[mp.mpf], mp.mpf]:
-    """Coefficients, lowest first, and the largest weighted error on the open interval."""
-    count = degree + 2
+def minimax(f: Real, weight: Real, low: mp.mpf, high: mp.mpf, basis: list[Real]) -> tuple[list[mp.mpf], mp.mpf]:
+    """The coefficients of the basis, and the largest weighted error on the open interval."""
+    count = len(basis) + 1
     middle, radius = (low + high) / 2, (high - low) / 2
 
     def nodes(number: int) -> list[mp.mpf]:
@@ -51,16 +51,17 @@ def minimax(f: Real, weight: Real, low: mp.mpf, high: mp.mpf, degree: int) -> tu
 
     points, grid = nodes(count), nodes(count * GRID)
     values, weights = [f(x) for x in grid], [weight(x) for x in grid]
+    bases = [[each(x) for each in basis] for x in grid]
     for _ in range(30):
         matrix, right = mp.matrix(count, count), mp.matrix(count, 1)
         for i, x in enumerate(points):
             right[i] = f(x)
-            for j in range(degree + 1):
-                matrix[i, j] = x**j
-            matrix[i, degree + 1] = (-1) ** i / weight(x)
+            for j, each in enumerate(basis):
+                matrix[i, j] = each(x)
+            matrix[i, count - 1] = (-1) ** i / weight(x)
         solution = mp.lu_solve(matrix, right)
-        coefficients = [solution[j] for j in range(degree + 1)]
-        error = [(mp.polyval(coefficients[::-1], x) - y) * w for x, y, w in zip(grid, values, weights, strict=True)]
+        coefficients = [solution[j] for j in range(count - 1)]
+        error = [(mp.fdot(coefficients, b) - y) * w for b, y, w in zip(bases, values, weights, strict=True)]
         peaks = extrema(error, count)
         sizes = [abs(error[i]) for i in peaks]
         if len(peaks) < count or max(sizes) < mp.mpf("1.001") * min(sizes):
@@ -98,6 +99,16 @@ def tail_ratio(s: mp.mpf) -> mp.mpf:
     return mp.erfc(z / mp.sqrt(2)) / 2 * mp.exp(z * z / 2) * (z + CENTRE) ** 2
 
 
+def tail_exponent(z: mp.mpf) -> mp.mpf:
+    """(log2(Phi(-z)) + 1) / z."""
+    return mp.log(mp.erfc(z / mp.sqrt(2)), 2) / z
+
+
+def tail_slope(z: mp.mpf, sign: int = -1) -> mp.mpf:
+    """(Phi(-z) - z phi(z)) exp(z^2 / 2), or with the other sign the size of its terms."""
+    return mp.erfc(z / mp.sqrt(2)) / 2 * mp.exp(z * z / 2) + sign * z / mp.sqrt(2 * mp.pi)
+
+
 class Fit(NamedTuple):
     """One polynomial: for M::kBits up to bits; on (low, high)."""
 
@@ -116,11 +127,19 @@ class Function(NamedTuple):
     f: Real
     weight: Real
     fits: list[Fit]
+    pole: mp.mpf | None = None  # of r = 1 / (z + pole), in which the polynomial is; a multiple of z is added
 
 
 def tail_fit(bits: int, degree: int, reach: float) -> Fit:
     """For z up to reach."""
     return Fit(bits, degree, mp.mpf(-1), (reach - CENTRE) / (reach + CENTRE))
+
+
+def pole_function(name: str, about: str, pole: str, f: Real, weight: Real) -> Function:
+    """For bf16: of 0 <= z <= 13.3, beyond which Phi(-z) < 2^-126. The pole is the one that fits best."""
+    c = mp.mpf(pole)
+    fit = Fit(8, 5, 1 / (mp.mpf("13.3") + c), 1 / c)
+    return Function(name, "r", about, lambda r: f(1 / r - c), lambda r: weight(1 / r - c), [fit], c)
 
 
 HALF = mp.mpf(1) / 2
@@ -151,6 +170,22 @@ FUNCTIONS = [
         lambda s: tail_argument(s) / tail_ratio(s),
         [tail_fit(11, 6, 14.5), tail_fit(24, 8, 14.5), tail_fit(53, 22, 39)],
     ),
+    pole_function(
+        "normal_tail_exponent_rest",
+        "(log2(Phi(-z)) + 1) / z for 0 <= z <= 13.3; the error is that of Phi(-z). Beyond, up\n"
+        "/// to 16, it gives less than 2^-126.",
+        "3.8",
+        tail_exponent,
+        lambda z: z * mp.log(2),
+    ),
+    pole_function(
+        "normal_tail_slope",
+        "(Phi(-z) - z phi(z)) exp(z^2 / 2) for 0 <= z <= 13.3; near its zero the error is relative to a quarter of\n"
+        "/// its terms.",
+        "3",
+        tail_slope,
+        lambda z: 1 / mp.hypot(tail_slope(z), tail_slope(z, 1) / 4),
+    ),
 ]
 
 # ---- The header -----------------------------------------------------------------------------------------------------
@@ -177,8 +212,15 @@ NORMACT_HD typename M::Number polynomial(typename M::Number x, double c0, Rest..
 """
 
 
+def power(exponent: int) -> Real:
+    """x to it."""
+    return lambda x: x**exponent
+
+
 def branches(fits: list[Fit], body: Callable[[Fit], str]) -> str:
     """A body for each precision."""
+    if len(fits) == 1:
+        return f"  {body(fits[0])}"
     parts = []
     for i, fit in enumerate(fits):
         test = f"if constexpr (M::kBits <= {fit.bits}) " if i < len(fits) - 1 else ""
@@ -188,17 +230,28 @@ def branches(fits: list[Fit], body: Callable[[Fit], str]) -> str:
 
 def definition(function: Function) -> str:
     """The C++ function."""
+    pole = function.pole
 
     def body(fit: Fit) -> str:
-        coefficients, error = minimax(function.f, function.weight, fit.low, fit.high, fit.degree)
+        basis = [power(j) for j in range(fit.degree + 1)]
+        if pole:
+            basis.append(lambda r: 1 / r - pole)
+        coefficients, error = minimax(function.f, function.weight, fit.low, fit.high, basis)
         digits = 17 if fit.bits > 24 else 10
-        shown = ", ".join(mp.nstr(c, digits, min_fixed=-4, strip_zeros=False) for c in coefficients)
+        shown = [mp.nstr(c, digits, min_fixed=-4, strip_zeros=False) for c in coefficients]
+        value = f"polynomial<M>({function.argument}, {', '.join(shown[: fit.degree + 1])})"
         size = f"degree {fit.degree}, 2^-{mp.nstr(-mp.log(error, 2), 3)}"
-        return f"return polynomial<M>({function.argument}, {shown});  // {size}"
+        if not pole:
+            return f"return {value};  // {size}"
+        return (
+            f"const auto r = M::reciprocal(z + M::constant({mp.nstr(pole)}));\n"
+            f"  return M::multiply_add(z, M::constant({shown[-1]}), {value});  // {size}"
+        )
 
+    argument = "z" if pole else function.argument
     return (
         f"\n/// {function.about}\ntemplate <class M>\n"
-        f"NORMACT_HD typename M::Number {function.name}(typename M::Number {function.argument}) {{\n"
+        f"NORMACT_HD typename M::Number {function.name}(typename M::Number {argument}) {{\n"
         f"{branches(function.fits, body)}\n}}\n"
     )
 

@@ -3,8 +3,9 @@
 // results need, and the operations that float, double and the SIMD vectors of the CPU do not share. M offers
 //
 //   Number                       what is computed with
-//   kBits                        11: results go to fp16 or bf16 (2^-20 is enough); 24: to fp32; 53: to fp64
-//   kExp2Instruction             whether exp2(t) exists: 2^t for any t, within 2^-22
+//   kBits                        8: results go to bf16 (2^-17 is enough); 11: to fp16 or bf16 (2^-20); 24: to fp32;
+//                                53: to fp64
+//   kExp2Instruction             whether exp2(t) exists: 2^t for any t, within 2^-22; always at 8 bits
 //   kLookup                      whether polynomials are looked up in tables (math/piecewise.h)
 //   constant(c)                  the double c in every lane
 //   multiply_add(a, b, c)        a * b + c, fused where the hardware can
@@ -13,7 +14,8 @@
 //   abs(a), copy_sign(a, sign)
 //   minimum(a, b), maximum(a, b) NaN if a is NaN; b never is
 //   select(condition, yes, no)   condition: a comparison of Numbers; false for NaN
-//   reciprocal(d)                1 / d for 2^-100 < d < 2^100 and NaN, within 1 ulp
+//   reciprocal(d)                1 / d for 2^-100 < d < 2^100 and NaN, within 1 ulp; with kExp2Instruction and up to 11
+//                                bits for any d > 2^-100, infinity too, and may flush to 0
 //   nearest(t)                   the integer nearest to t, |t| < 2^20
 //   scale(a, n)                  a * 2^n for integers n and 1/2 < a < 2; may flush to 0 below the least normal number
 //
@@ -25,7 +27,7 @@
 
 namespace normact {
 
-/// The sum of two numbers, low below half a unit of the last place of high. At 11 bits low is 0 and costs nothing.
+/// The sum of two numbers, low below half a unit of the last place of high. Up to 11 bits low is 0 and costs nothing.
 template <class M>
 struct Split {
   typename M::Number high;
@@ -185,12 +187,18 @@ NORMACT_HD Tails<M> logistic_tails(typename M::Number e) {
   return {e * upper, upper};
 }
 
-/// Of a distribution at z >= 0: lower = F(-z), density = F'(z) = F'(-z).
+/// Of a distribution function F at -z, z >= 0: lower = F(-z), slope = F(-z) - z F'(-z), that of x F(x).
 template <class M>
 struct DistributionTail {
   typename M::Number lower;
-  typename M::Number density;
+  typename M::Number slope;
 };
+
+template <class M>
+NORMACT_HD DistributionTail<M> tail_of_density(typename M::Number z, typename M::Number lower,
+                                               typename M::Number density) {
+  return {lower, M::multiply_add(-z, density, lower)};
+}
 
 /// From here on phi and Phi(-z) are 0 in M's numbers.
 template <class M>
@@ -199,13 +207,20 @@ NORMACT_HD typename M::Number normal_reach() {
 }
 
 /// The normal distribution at 0 <= z <= normal_reach. Phi(-z) = exp(-z^2 / 2) times a function of z that varies little.
+/// At 8 bits what is needed, log2(Phi(-z)) or the slope, is fitted itself: two thirds of the operations for either, but
+/// not for both, and the rounding of the logarithm costs |log2(Phi(-z))| ulp. z = 0 gives 1/2 exactly.
 template <class M>
 NORMACT_HD DistributionTail<M> normal_tail(typename M::Number z) {
-  const auto e = exp2_product<M>(square<M>(z), split_constant<M>(-kLog2E / 2, -kLog2ERest / 2));
-  const auto r = M::reciprocal(z + M::constant(4));
-  const auto s = M::multiply_add(r, M::constant(-8), M::constant(1));             // (z - 4) / (z + 4)
-  const auto ratio = M::multiply_add(z, normal_tail_rest<M>(s), M::constant(8));  // z = 0 gives 1/2 exactly
-  return {e * (r * r * ratio), e * M::constant(0.3989422804014327)};
+  if constexpr (M::kBits <= 8) {
+    const auto exponent = M::multiply_add(z, normal_tail_exponent_rest<M>(z), M::constant(-1));
+    return {M::exp2(exponent), M::exp2(z * M::constant(-kLog2E / 2) * z) * normal_tail_slope<M>(z)};
+  } else {
+    const auto e = exp2_product<M>(square<M>(z), split_constant<M>(-kLog2E / 2, -kLog2ERest / 2));
+    const auto r = M::reciprocal(z + M::constant(4));
+    const auto s = M::multiply_add(r, M::constant(-8), M::constant(1));  // (z - 4) / (z + 4)
+    const auto ratio = M::multiply_add(z, normal_tail_rest<M>(s), M::constant(8));
+    return tail_of_density<M>(z, e * (r * r * ratio), e * M::constant(0.3989422804014327));
+  }
 }
 
 }  // namespace normact

@@ -40,12 +40,6 @@ NORMACT_HD typename M::Number bounded_size(typename M::Number x, typename M::Num
   return M::minimum(M::abs(x), reach);
 }
 
-/// F(-z) - z F'(z), the slope of x F(x) at -z.
-template <class M>
-NORMACT_HD typename M::Number slope_of_tail(typename M::Number z, const DistributionTail<M>& tail) {
-  return M::multiply_add(-z, tail.density, tail.lower);
-}
-
 /// x F(x) and F(x) + x F'(x) for a distribution function F with F(-x) = 1 - F(x), from F(-z) and the slope at -z; z =
 /// |x|, bounded.
 template <class M>
@@ -58,7 +52,7 @@ NORMACT_HD ValueAndSlope<typename M::Number> x_times_lower(typename M::Number x,
 template <class M>
 NORMACT_HD ValueAndSlope<typename M::Number> x_times_distribution(typename M::Number x, typename M::Number z,
                                                                   const DistributionTail<M>& tail) {
-  return x_times_lower<M>(x, z, tail.lower, slope_of_tail<M>(z, tail));
+  return x_times_lower<M>(x, z, tail.lower, tail.slope);
 }
 
 /// The same of any x, looked up where M can. kTail(z): that of F at z <= reach, beyond which it is 0. Lower, Slope:
@@ -79,7 +73,7 @@ NORMACT_HD ValueAndSlope<typename M::Number> x_times_distribution(typename M::Nu
       const DistributionTail<M> far = kTail(size);
       z = M::select(is_far, size, z);
       lower = M::select(is_far, far.lower, lower);
-      slope = M::select(is_far, slope_of_tail<M>(size, far), slope);
+      slope = M::select(is_far, far.slope, slope);
     }
     return x_times_lower<M>(x, z, lower, slope);
   }

@@ -68,4 +68,24 @@ NORMACT_HD typename M::Number normal_tail_rest(typename M::Number s) {
   }
 }
 
+/// (log2(Phi(-z)) + 1) / z for 0 <= z <= 13.3; the error is that of Phi(-z). Beyond, up
+/// to 16, it gives less than 2^-126.
+template <class M>
+NORMACT_HD typename M::Number normal_tail_exponent_rest(typename M::Number z) {
+  const auto r = M::reciprocal(z + M::constant(3.8));
+  return M::multiply_add(z, M::constant(-0.7209925215),
+                         polynomial<M>(r, -0.04669722573, -4.907120162, 9.777699338, -61.07378925, 173.6777307,
+                                       -166.4777521));  // degree 5, 2^-20.4
+}
+
+/// (Phi(-z) - z phi(z)) exp(z^2 / 2) for 0 <= z <= 13.3; near its zero the error is relative to a quarter of
+/// its terms.
+template <class M>
+NORMACT_HD typename M::Number normal_tail_slope(typename M::Number z) {
+  const auto r = M::reciprocal(z + M::constant(3.0));
+  return M::multiply_add(z, M::constant(-0.3990017897),
+                         polynomial<M>(r, 0.003303566651, 0.3175366521, 2.185513783, -3.530358462, 32.11688379,
+                                       -28.60964229));  // degree 5, 2^-20.1
+}
+
 }  // namespace normact
