@@ -77,6 +77,24 @@ def test_differentiated_twice(case: Case) -> None:
             torch.func.grad(lambda *a: inner(*a).sum())(*[t.detach() for t in tensors])
 
 
+@few_cases
+@pytest.mark.filterwarnings("ignore")
+def test_batched_gradients_are_refused(case: Case) -> None:
+    """The batches that torch.autograd makes itself, unlike torch.func, are known to PyTorch's own operations alone."""
+    tensors = case.tensors()
+    first = outputs(case.ours(*tensors))[0]
+    with pytest.raises(NotImplementedError, match=r"^normact.torch: \w+ was given a batch of gradients .*; expected "):
+        torch.autograd.grad(first, tensors, torch.ones(2, *first.shape, dtype=first.dtype), is_grads_batched=True)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_nested_tensors_are_refused(layout: torch.layout) -> None:
+    x = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)], layout=layout)
+    with pytest.raises(TypeError, match=r"^layer_norm: (input|x) is a nested tensor; expected a dense one"):
+        nt.layer_norm(x, 4)
+
+
 def test_forward_mode_is_refused() -> None:
     x = torch.randn(3, 4)
     with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="forward AD|forward mode|jvp"):

@@ -67,10 +67,19 @@ def _functional(calls: Calls, function: Any, tensors: Tensors, options: Options)
 
 
 def _check_tensors(function: str, names: tuple[str, ...], tensors: Tensors) -> None:
-    """TypeError if something is no tensor, nor of a subclass."""
+    """TypeError if something is no tensor, nor of a subclass, or a nested one."""
     for name, tensor in zip(names, tensors):
         if tensor is not None and not isinstance(tensor, torch.Tensor):
             raise not_a_tensor(function, name.rstrip("?"), tensor)
+        if tensor is not None and tensor.is_nested:
+            raise nested(function, name.rstrip("?"))
+
+
+def nested(function: str, name: str) -> TypeError:
+    """The error about a tensor whose rows are of several lengths."""
+    return TypeError(
+        f"{function}: {name} is a nested tensor; expected a dense one, such as its .values() for a norm of each row"
+    )
 
 
 def not_a_tensor(function: str, name: str, found: Any) -> TypeError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import is_grad_enabled
 from torch._C import _get_tracing_state, _len_torch_dispatch_stack
-from torch._C._functorch import peek_interpreter_stack
+from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack
 from torch.compiler import is_compiling
 
 from normact.torch import library, sharding
@@ -72,6 +72,14 @@ def refusal(name: str) -> NotImplementedError:
     )
 
 
+def batched_refusal(name: str) -> NotImplementedError:
+    """The error about gradients that `torch.autograd` batches itself."""
+    return NotImplementedError(
+        f"normact.torch: {name} was given a batch of gradients (is_grads_batched=True or vectorize=True), which only "
+        "PyTorch's own operations take; expected one gradient at a time, or torch.func.vmap, jacrev or vjp"
+    )
+
+
 def _backward(op: Op, backward_op: Any, once: Any, plain: bool) -> Any:
     """The backward of an autograd function: a gradient for each tensor that needs one, and None for each option.
 
@@ -93,7 +101,12 @@ def _backward(op: Op, backward_op: Any, once: Any, plain: bool) -> Any:
                 return (None,) * (len(op.tensors) + count)
             grads = (torch.zeros_like(other), *grads[1:])
         if plain and not is_compiling() and not is_grad_enabled() and is_plain():
-            found = run(grads, saved, options, wanted)
+            try:
+                found = run(grads, saved, options, wanted)
+            except TypeError:
+                if any(grad is not None and is_legacy_batchedtensor(grad) for grad in grads):
+                    raise batched_refusal(op.name) from None
+                raise
         else:
             inside = peek_interpreter_stack() is not None and not is_compiling()
             made = iter((once.apply if inside else backward_op)(*grads, *saved, *options, wanted))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from normact.torch.call import call
+from normact.torch.call import call, nested
 from normact.torch.inputs import check_tensor, matched
 from normact.torch.row_ops import ADD_LAYER_NORM, ADD_RMS_NORM, LAYER_NORM, RMS_NORM
 
@@ -129,7 +129,12 @@ _LAST = (-1,)
 def trailing(function: str, input: Any, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
     """The axes that `normalized_shape` names. Raises ValueError if they are not of these sizes."""
     check_tensor(function, "input", input)
-    sizes = tuple(input.shape)  # a torch.Size takes four times as long to cut
+    try:
+        sizes = tuple(input.shape)  # a torch.Size takes four times as long to cut
+    except RuntimeError:
+        if input.is_nested:
+            raise nested(function, "input") from None
+        raise
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     count = len(shape)
     if not count or sizes[-count:] != shape:
