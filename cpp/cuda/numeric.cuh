@@ -111,6 +111,14 @@ __device__ __forceinline__ Pack<T> constant_pack(A constant) {
   return to_pack<T>(value);
 }
 
+/// 1 / value within 2^-22 or better, for what needs no more.
+__device__ __forceinline__ float rough_reciprocal(float value) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}
+__device__ __forceinline__ double rough_reciprocal(double value) { return 1 / value; }
+
 /// 1 / sqrt(value): the hardware's estimate (2^-22.9) and one Newton step, within one ulp for less than half the
 /// instructions of a division by a square root. Zero gives infinity, as it must.
 __device__ __forceinline__ float reciprocal_sqrt(float value) {

@@ -108,9 +108,9 @@ __device__ __forceinline__ void multiply_slopes(A (&dy)[kCount], const A (&h)[kC
   });
 }
 
-/// The same for h = affine(normalized(x)), whose weights it leaves in `weight`.
+/// The same for h = affine(xhat), whose weights it leaves in `weight`.
 template <class T, class Problem, int kCount, class A>
-__device__ __forceinline__ void multiply_slopes_of_row(A (&dy)[kCount], const A (&x)[kCount], A mean, A rstd,
+__device__ __forceinline__ void multiply_slopes_of_row(A (&dy)[kCount], const A (&xhat)[kCount],
                                                        const StagedParameter<T>& weights,
                                                        const StagedParameter<T>& biases, int place, A (&weight)[kCount],
                                                        const ActivatedProblem<Problem, A>& p) {
@@ -118,7 +118,7 @@ __device__ __forceinline__ void multiply_slopes_of_row(A (&dy)[kCount], const A 
   biases.get(place, h);
   weights.get(place, weight);
 #pragma unroll
-  for (int j = 0; j < kCount; ++j) h[j] = affine(normalized(x[j], mean, rstd), weight[j], h[j]);
+  for (int j = 0; j < kCount; ++j) h[j] = affine(xhat[j], weight[j], h[j]);
   multiply_slopes<T>(dy, h, p);
   weights.get(place, weight);  // again: the call takes the registers
 }

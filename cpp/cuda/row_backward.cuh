@@ -162,11 +162,11 @@ __global__ void __launch_bounds__(kThreads, 1)
       if constexpr (!kActivated) weights.get(place, weight);
       unpack(x_pack, xhat[v]);
       unpack(dy_pack, value);
-      if constexpr (kActivated)
-        multiply_slopes_of_row<T>(value, xhat[v], mean, rstd, weights, biases, place, weight, p);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) xhat[v][j] = normalized(xhat[v][j], mean, rstd);
+      if constexpr (kActivated) multiply_slopes_of_row<T>(value, xhat[v], weights, biases, place, weight, p);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        xhat[v][j] = normalized(xhat[v][j], mean, rstd);
         gradient[v][j] = value[j] * weight[j];
         sum[0] += gradient[v][j] * xhat[v][j];
         if constexpr (kLayer) sum[kLayer] += gradient[v][j];

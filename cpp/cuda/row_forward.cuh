@@ -7,7 +7,8 @@
 //          that every address is one base and constant offsets; a thread holds kVectors packs.
 // Bytes    each element of x (and residual) is read once, each of y (and residual_out) written once.
 // Barriers warp: none. block: one.
-// Sums     two-pass from registers: warp: about the row's own mean; block: about each warp's, merged by Chan's formula.
+// Sums     from registers: warp: two-pass, about the row's own mean; block: about the mean of each warp's first packs,
+//          merged by Chan's formula.
 #pragma once
 
 #include "core/plan.h"
@@ -46,7 +47,7 @@ struct OwnPacks {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (!valid(v) || threadIdx.x % 8 != 0) continue;
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(from + v * (kStride * kPackSize<T>)));
+      prefetch_line(from + v * (kStride * kPackSize<T>));
     }
   }
 };
@@ -76,12 +77,13 @@ __device__ __forceinline__ void add_residual(const T* residual, T* to, const Own
 /// weight), so that nothing needs to be chosen for each pack.
 enum class Parameters : uint8_t { affine, any };
 
-/// y = act(xhat * (weight + offset) + bias). kLean: fewest instructions, of which short rows have too many for their
-/// bytes; longer rows are better off with branches and with addresses that hold no registers.
-template <NormKind kKind, Parameters kParameters, bool kLean, class Stored, class T, int kStride, int kVectors,
-          class Problem, class A = Accumulator<T>>
-__device__ __forceinline__ void write_packs(const Problem& p, T* y, const OwnPacks<T, kStride>& own,
-                                            const Pack<T> (&x)[kVectors], A mean, A rstd, A offset) {
+/// y = act(xhat * (weight + offset) + bias); xhat_of(v, xhat) gives pack v. kLean: fewest instructions, of which short
+/// rows have too many for their bytes; longer rows are better off with branches and with addresses that hold no
+/// registers.
+template <NormKind kKind, Parameters kParameters, bool kLean, class Stored, int kVectors, class T, int kStride,
+          class Problem, class XhatOf, class A = Accumulator<T>>
+__device__ __forceinline__ void write_packs(const Problem& p, T* y, const OwnPacks<T, kStride>& own, XhatOf xhat_of,
+                                            A offset) {
   constexpr int kSize = kPackSize<T>, kStep = kStride * kSize;
   constexpr bool kAny = kParameters == Parameters::any;
   const auto* weights = static_cast<const Stored*>(p.weight.data) + own.first * kSize;
@@ -115,13 +117,13 @@ __device__ __forceinline__ void write_packs(const Problem& p, T* y, const OwnPac
       }
     }
     if (kAny && offset != A(0)) {
-      if constexpr (kLean) asm volatile("");  // a branch, not a predicate on each addition
+      asm volatile("");  // a branch, not a predicate on each addition
 #pragma unroll
       for (int j = 0; j < kSize; ++j) weight[j] = effective_weight(weight[j], offset);
     }
-    unpack(x[v], value);
+    xhat_of(v, value);
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) value[j] = affine(normalized(value[j], mean, rstd), weight[j], bias[j]);
+    for (int j = 0; j < kSize; ++j) value[j] = affine(value[j], weight[j], bias[j]);
     activate<T, !kAny>(value, p);
     if (!kLean || valid) store_pack(y + v * kStep, to_pack<T>(value));
   }
@@ -129,18 +131,18 @@ __device__ __forceinline__ void write_packs(const Problem& p, T* y, const OwnPac
 
 /// The same for the parameters that there are. With an activation the usual ones have code of their own: between two
 /// calls of it, every choice costs.
-template <NormKind kKind, bool kLean, class Stored, class T, int kStride, int kVectors, class Problem,
+template <NormKind kKind, bool kLean, class Stored, int kVectors, class T, int kStride, class Problem, class XhatOf,
           class A = Accumulator<T>>
-__device__ __forceinline__ void write_output(const Problem& p, T* y, const OwnPacks<T, kStride>& own,
-                                             const Pack<T> (&x)[kVectors], A mean, A rstd, A offset) {
+__device__ __forceinline__ void write_output(const Problem& p, T* y, const OwnPacks<T, kStride>& own, XhatOf xhat_of,
+                                             A offset) {
   if constexpr (!std::is_same_v<Problem, RowForward>) {
     const bool bias = p.bias.data != nullptr;
     if (p.weight.data != nullptr && bias == (kKind == NormKind::layer) && offset == A(0)) {
-      write_packs<kKind, Parameters::affine, kLean, Stored>(p, y, own, x, mean, rstd, offset);
+      write_packs<kKind, Parameters::affine, kLean, Stored, kVectors>(p, y, own, xhat_of, offset);
       return;
     }
   }
-  write_packs<kKind, Parameters::any, kLean, Stored>(p, y, own, x, mean, rstd, offset);
+  write_packs<kKind, Parameters::any, kLean, Stored, kVectors>(p, y, own, xhat_of, offset);
 }
 
 /// What a warp knows of its part of a row: sums of the deviations from `centre`, which is near its mean, and of the
@@ -151,39 +153,35 @@ struct alignas(4 * sizeof(A)) RowPart {
   A centre, deviations, squares, unused;
 };
 
-/// Mean of a set, and sum of the squares about it.
+/// Mean of a set, sum of the squares about it, and how far the mean is from what this thread's deviations are from.
 template <class A>
 struct RowMoments {
   A mean;
   A squares;
+  A distance;
 };
 
-/// Those of a block's row. Every warp takes the squares about its own mean; they meet by Chan's formula after one
-/// barrier of the block; two passes over the row would take two.
+/// Those of a block's row, of whose values deviations are left. Every warp takes them, and their squares, about the
+/// mean of its first packs: these are enough of its values for that to cost few bits, whatever the others are. The
+/// warps meet by Chan's formula after one barrier of the block; two passes over the row would take two.
 template <class T, int kVectors, class A = Accumulator<T>>
-__device__ __forceinline__ RowMoments<A> block_moments(const OwnPacks<T, kWarp>& own, const Pack<T> (&x)[kVectors],
-                                                       A reciprocal_cols) {
+__device__ __forceinline__ RowMoments<A> block_moments(const OwnPacks<T, kWarp>& own,
+                                                       A (&value)[kVectors][kPackSize<T>], A reciprocal_cols) {
   constexpr int kSize = kPackSize<T>;
   constexpr int kFull = kWarp * kVectors;  // packs of every warp but the last, which has at least one
   __shared__ RowPart<A> parts[kWarp];
   const int warps = blockDim.x / kWarp, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const A last = static_cast<A>((own.packs - (warps - 1) * kFull) * kSize);
+  const int last_packs = own.packs - (warps - 1) * kFull;
+  const A last = static_cast<A>(last_packs * kSize);
   const auto share_of_warp = [&](int w) { return w < warps - 1 ? A(1.0 / (kFull * kSize)) : A(1) / last; };
-  A total = A(0), deviations = A(0), squares = A(0);
+  const A first = static_cast<A>((warp < warps - 1 ? kWarp : min(kWarp, last_packs)) * kSize);
+  const A about = warp_sum(total_of(value[0])) * rough_reciprocal(first);
+  A deviations = A(0), squares = A(0);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    A value[kSize];
-    unpack(x[v], value);
-    total += total_of(value);
-  }
-  const A about = warp_sum(total) * share_of_warp(warp);
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    A value[kSize];
-    unpack(x[v], value);
-    centre(value, about);
-    deviations += own.valid(v) ? total_of(value) : A(0);
-    squares += own.valid(v) ? squares_of(value) : A(0);
+    centre(value[v], about);
+    deviations += own.valid(v) ? total_of(value[v]) : A(0);
+    squares += own.valid(v) ? squares_of(value[v]) : A(0);
   }
   deviations = warp_sum(deviations);
   squares = warp_sum(squares);
@@ -195,7 +193,7 @@ __device__ __forceinline__ RowMoments<A> block_moments(const OwnPacks<T, kWarp>&
   const Moments<A> own_part = moments_about(part.centre - from, part.deviations, part.squares, count,
                                             lane < warps ? share_of_warp(lane) : A(0));
   const A mean = warp_sum(own_part.mean * count) * reciprocal_cols;
-  return {from + mean, warp_sum(recentred(own_part, mean))};
+  return {from + mean, warp_sum(recentred(own_part, mean)), mean - (about - from)};
 }
 
 /// kLanes: lanes that share a row (warp), or 0 for all threads of a block (block). kThreads bounds the block, kBlocks
@@ -230,11 +228,18 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   if (p.residual.data != nullptr) {
     add_residual(row_pointer<const T>(p.residual, index), row_pointer<T>(p.residual_out, index), own, x);
   }
-  A mean = A(0), squares = A(0);
-  if constexpr (kBlock && kLayer) {
-    const RowMoments<A> moments = block_moments<T>(own, x, scalars.reciprocal_cols);
+  // Where there are registers for it, values wait for their row's statistics as deviations from about the mean, so that
+  // they are unpacked and centred once.
+  constexpr bool kKept = kBlock && kLayer;
+  A kept[kKept ? kVectors : 1][kSize];
+  A mean = A(0), squares = A(0), distance = A(0);
+  if constexpr (kKept) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) unpack(x[v], kept[v]);
+    const RowMoments<A> moments = block_moments<T>(own, kept, scalars.reciprocal_cols);
     mean = moments.mean;
     squares = moments.squares;
+    distance = moments.distance;
   } else {
     if constexpr (kLayer) {
 #pragma unroll
@@ -267,12 +272,20 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     if (p.mean.data != nullptr) *row_pointer<A>(p.mean, index) = mean;
     if (p.rstd.data != nullptr) *row_pointer<A>(p.rstd, index) = rstd;
   }
+  const A shift = -distance * rstd;
+  const auto xhat_of = [&](int v, A(&xhat)[kSize]) {
+    if constexpr (!kKept) unpack(x[v], xhat);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      xhat[j] = kKept ? normalized_deviation(kept[kKept ? v : 0][j], rstd, shift) : normalized(xhat[j], mean, rstd);
+    }
+  };
   T* y = row_pointer<T>(p.y, index);
   const Operand& parameter = p.weight.data != nullptr ? p.weight : p.bias;  // both have one dtype here
   if (sizeof(T) == 2 && parameter.data != nullptr && parameter.dtype == DType::f32) {
-    write_output<kKind, kLean, A>(p, y, own, x, mean, rstd, scalars.weight_offset);
+    write_output<kKind, kLean, A, kVectors>(p, y, own, xhat_of, scalars.weight_offset);
   } else {
-    write_output<kKind, kLean, T>(p, y, own, x, mean, rstd, scalars.weight_offset);
+    write_output<kKind, kLean, T, kVectors>(p, y, own, xhat_of, scalars.weight_offset);
   }
 }
 

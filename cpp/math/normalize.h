@@ -19,6 +19,12 @@ NORMACT_HD N normalized(N x, N mean, N rstd) {
   return (x - mean) * rstd;
 }
 
+/// The same of x = centre + deviation, shift = (centre - mean) * rstd.
+template <class N>
+NORMACT_HD N normalized_deviation(N deviation, N rstd, N shift) {
+  return deviation * rstd + shift;
+}
+
 /// y = xhat * weight + bias.
 template <class N>
 NORMACT_HD N affine(N xhat, N weight, N bias) {
