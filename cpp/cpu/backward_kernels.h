@@ -8,11 +8,12 @@
 
 namespace normact::cpu::NORMACT_ISA {
 
-// Rows of this length go through the first sweep together: shorter ones leave weight and parameter sums in the first
-// cache anyway, and longer ones would leave the second before the second sweep.
-constexpr int kSharedRows = 4;
-constexpr int64_t kMinSharedCols = 2048;
+// Rows that go through the first sweep together: it reads and writes the parameter sums once for both, and their chains
+// of additions fill each other's gaps. Four leave no room in the first cache and are slower than two.
+constexpr int kSharedRows = 2;
+// Longer rows would leave the second cache before the second sweep.
 constexpr int64_t kMaxSharedCols = 4 * kChunk;
+constexpr int64_t kMinFarSharedCols = 2048;  // from memory, shorter rows come faster one by one, asked for early
 
 /// kRows rows of any length.
 template <class T, int kRows, Gradients kGradients, bool kFar>
@@ -43,8 +44,8 @@ template <class T>
 void backward_rows(const BackwardWork& work, Range rows, ParameterSums sums, void* scratch) {
   const RowProblem& p = *work.problem;
   const Backward<T> b(work, {0, p.geometry.cols}, sums, static_cast<T*>(scratch));
-  const bool in_groups = p.contiguous && b.cols >= kMinSharedCols && b.cols <= kMaxSharedCols;
   const bool far = p.contiguous && p.geometry.rows * b.cols * int64_t(sizeof(T)) >= kFarBytes;
+  const bool in_groups = p.contiguous && b.cols <= kMaxSharedCols && !(far && b.cols < kMinFarSharedCols);
   if (b.activation) return backward_activated_rows(b, rows);
   if (b.cols <= kNarrowVectors * kLanes<T>) return backward_narrow(b, rows);
   if (b.dbias) return backward_rows_with<T, Gradients::both>(b, rows, in_groups, far);

@@ -5,6 +5,7 @@
 #include "cpu/row_kernels.h"
 #include "cpu/row_views.h"
 #include "cpu/simd_element.h"
+#include "cpu/simd_sums.h"
 #include "math/normalize.h"
 
 namespace normact::cpu::NORMACT_ISA {
@@ -59,30 +60,27 @@ NORMACT_SIMD void sum_chunk(const GradientRow<T, D> (&rows)[kRows], const Accumu
   using V = Vec<T>;
   constexpr int64_t kStep = kLanes<T>;
   constexpr int64_t kBlock = 32 * kStep;
-  RowSums total[kRows] = {};
+  double total[2 * kRows] = {};
   for (int64_t begin = columns.begin; begin < columns.end; begin += kBlock) {
     const int64_t end = begin + kBlock < columns.end ? begin + kBlock : columns.end;
-    V g[2][kRows] = {}, g_xhat[2][kRows] = {};
+    V g[kRows] = {}, g_xhat[kRows] = {};
     int64_t j = begin;
-    for (; j + 2 * kStep <= end; j += 2 * kStep) {
-      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, All{}, g[0], g_xhat[0]);
-      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j + kStep, All{}, g[1], g_xhat[1]);
-    }
-    if (j + kStep <= end) {
-      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, All{}, g[0], g_xhat[0]);
-      j += kStep;
+    for (; j + kStep <= end; j += kStep) {
+      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, All{}, g, g_xhat);
     }
     if (j < end) {
-      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, First{int(end - j)}, g[1], g_xhat[1]);
+      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, First{int(end - j)}, g, g_xhat);
     }
+    V both[2 * kRows];
     for (int r = 0; r < kRows; ++r) {
-      total[r].g += sum(g[0][r] + g[1][r]);
-      total[r].g_xhat += sum(g_xhat[0][r] + g_xhat[1][r]);
+      both[2 * r] = g[r];
+      both[2 * r + 1] = g_xhat[r];
     }
+    add_sums(total, both);
   }
   for (int r = 0; r < kRows; ++r) {
-    sums[r].g += total[r].g;
-    sums[r].g_xhat += total[r].g_xhat;
+    sums[r].g += total[2 * r];
+    sums[r].g_xhat += total[2 * r + 1];
   }
 }
 
@@ -96,7 +94,7 @@ NORMACT_SIMD void input_gradients(const GradientRow<T, D>& row, const T* dresidu
   for_vectors<T>(cols, [&](int64_t j, auto lanes) {
     const V g = load(row.dy + j, lanes) * load(weight + j, lanes);
     const V xhat = normalized(load(row.x + j, lanes), mean, rstd);
-    V value = input_gradient(g, xhat, rstd, c1, c2);
+    V value = input_gradient(g, xhat, rstd, c1, c2, kFused);
     if constexpr (kResidual) value += load(dresidual + j, lanes);
     if constexpr (kFar) prefetch(dx + j);
     store(dx + j, value, lanes);

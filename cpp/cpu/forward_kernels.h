@@ -7,13 +7,17 @@
 #include "cpu/row_kernels.h"
 #include "cpu/row_views.h"
 #include "cpu/simd_element.h"
+#include "cpu/simd_sums.h"
 #include "math/moments.h"
 #include "math/normalize.h"
 
 namespace normact::cpu::NORMACT_ISA {
 
-constexpr int kGroup = 4;             // rows that go through the steps together ...
-constexpr int64_t kGroupCols = 1024;  // ... if they are this short (longer rows hide their own latency)
+// Rows that go through the steps together if they are this short (longer rows hide their own latency) ...
+constexpr int kGroup = 4;
+constexpr int64_t kGroupCols = 1024;
+constexpr int kLargeGroup = 8;
+constexpr int64_t kLargeGroupCols = 512;
 
 /// ... and come from the cache; what comes from memory is faster row by row, unless conversions take the time.
 template <class T>
@@ -24,63 +28,86 @@ NORMACT_SIMD bool in_groups(const RowProblem& problem) {
   return sizeof(T) == 2 || geometry.rows * geometry.cols * int64_t(sizeof(T)) <= kCacheBytes;
 }
 
-/// totals[k] += the sums of what term(column, lanes, accumulators) adds to accumulators[k], over all columns.
-/// A block is short enough for fp32 (16 additions to an accumulator); blocks are added up in double.
-template <class T, int kSums, class Term>
-NORMACT_SIMD void block_sums(int64_t cols, double (&totals)[kSums], Term term) {
+/// totals[k][r] += the sums of what term(row, column, lanes, accumulators) adds to accumulators[k], over all columns of
+/// row r. A block is short enough for fp32 (16 additions to an accumulator); blocks are added up in double.
+template <class T, int kSums, int kRows, class Term>
+NORMACT_SIMD void block_sums(int64_t cols, double (&totals)[kSums][kRows], Term term) {
   constexpr int64_t kStep = kLanes<T>;
   constexpr int64_t kBlock = 64 * kStep;
   for (int64_t begin = 0; begin < cols; begin += kBlock) {
     const int64_t end = begin + kBlock < cols ? begin + kBlock : cols;
-    Vec<T> a[4][kSums] = {};
-    int64_t column = begin;
-    for (; column + 4 * kStep <= end; column += 4 * kStep) {
-      term(column, All{}, a[0]);
-      term(column + kStep, All{}, a[1]);
-      term(column + 2 * kStep, All{}, a[2]);
-      term(column + 3 * kStep, All{}, a[3]);
+    Vec<T> sums[kSums][kRows];
+    for (int r = 0; r < kRows; ++r) {
+      Vec<T> a[4][kSums] = {};
+      int64_t column = begin;
+      for (; column + 4 * kStep <= end; column += 4 * kStep) {
+        term(r, column, All{}, a[0]);
+        term(r, column + kStep, All{}, a[1]);
+        term(r, column + 2 * kStep, All{}, a[2]);
+        term(r, column + 3 * kStep, All{}, a[3]);
+      }
+      for (; column + kStep <= end; column += kStep) term(r, column, All{}, a[0]);
+      if (column < end) term(r, column, First{int(end - column)}, a[1]);
+      for (int k = 0; k < kSums; ++k) sums[k][r] = (a[0][k] + a[1][k]) + (a[2][k] + a[3][k]);
     }
-    for (; column + kStep <= end; column += kStep) term(column, All{}, a[0]);
-    if (column < end) term(column, First{int(end - column)}, a[1]);
-    for (int k = 0; k < kSums; ++k) totals[k] += sum((a[0][k] + a[1][k]) + (a[2][k] + a[3][k]));
+    for (int k = 0; k < kSums; ++k) add_sums(totals[k], sums[k]);
   }
 }
 
-/// First pass of a row that is centred: its mean (share = 1 / cols), as yet with the rounding of the sum.
-template <class T>
-NORMACT_SIMD Accumulator<T> first_mean(const T* s, int64_t cols, double share) {
-  double total[1] = {};
-  block_sums<T>(cols, total, [&](int64_t j, auto lanes, Vec<T>* a) { a[0] += load(s + j, lanes); });
-  return Accumulator<T>(total[0] * share);
+/// First pass of rows that are centred: their means (share = 1 / cols), as yet with the rounding of the sums.
+template <class T, int kRows>
+NORMACT_SIMD void first_means(const T* const (&s)[kRows], int64_t cols, double share, Accumulator<T> (&means)[kRows]) {
+  double totals[1][kRows] = {};
+  block_sums<T>(cols, totals, [&](int r, int64_t j, auto lanes, Vec<T>* a) { a[0] += load(s[r] + j, lanes); });
+  for (int r = 0; r < kRows; ++r) means[r] = Accumulator<T>(totals[0][r] * share);
 }
 
-/// Second pass: the squares centred on `shift`, the first mean.
-template <class T>
-NORMACT_SIMD Moments<double> centred_moments(const T* s, int64_t cols, double share, Accumulator<T> shift) {
+/// Second pass: the squares centred on `shifts`, the first means.
+template <class T, int kRows>
+NORMACT_SIMD RowMoments<kRows> centred_moments(const T* const (&s)[kRows], int64_t cols, double share,
+                                               const Accumulator<T> (&shifts)[kRows]) {
   using V = Vec<T>;
-  const V centre = broadcast(shift);
-  double totals[2] = {};
-  block_sums<T>(cols, totals, [&](int64_t j, auto lanes, V* a) {
-    const V d = keep(load(s + j, lanes) - centre, lanes);
+  double totals[2][kRows] = {};
+  block_sums<T>(cols, totals, [&](int r, int64_t j, auto lanes, V* a) {
+    const V d = keep(load(s[r] + j, lanes) - broadcast(shifts[r]), lanes);
     a[0] += d;
     a[1] = multiply_add(d, d, a[1]);
   });
-  return corrected(shift, totals[0], totals[1], cols, share);
+  RowMoments<kRows> moments;
+  for (int r = 0; r < kRows; ++r) {
+    const Moments<double> of_row = corrected(shifts[r], totals[0][r], totals[1][r], cols, share);
+    moments.mean[r] = of_row.mean;
+    moments.m2[r] = of_row.m2;
+  }
+  return moments;
 }
 
-template <class T>
-NORMACT_SIMD Moments<double> raw_moments(const T* s, int64_t cols) {
-  double squares[1] = {};
-  block_sums<T>(cols, squares, [&](int64_t j, auto lanes, Vec<T>* a) {
-    const Vec<T> v = load(s + j, lanes);
+template <class T, int kRows>
+NORMACT_SIMD RowMoments<kRows> raw_moments(const T* const (&s)[kRows], int64_t cols) {
+  double squares[1][kRows] = {};
+  block_sums<T>(cols, squares, [&](int r, int64_t j, auto lanes, Vec<T>* a) {
+    const Vec<T> v = load(s[r] + j, lanes);
     a[0] = multiply_add(v, v, a[0]);
   });
-  return {0, squares[0], double(cols)};
+  RowMoments<kRows> moments = {};
+  for (int r = 0; r < kRows; ++r) moments.m2[r] = squares[0][r];
+  return moments;
+}
+
+/// A row's moments do not depend on its companions.
+template <class T, int kRows>
+NORMACT_SIMD RowMoments<kRows> moments_of(NormKind kind, const T* const (&s)[kRows], int64_t cols, double share) {
+  if (kind == NormKind::rms) return raw_moments<T, kRows>(s, cols);
+  Accumulator<T> means[kRows];
+  first_means<T, kRows>(s, cols, share, means);
+  return centred_moments<T, kRows>(s, cols, share, means);
 }
 
 template <class T>
 NORMACT_SIMD Moments<double> moments_of(NormKind kind, const T* s, int64_t cols, double share) {
-  return kind == NormKind::layer ? centred_moments(s, cols, share, first_mean(s, cols, share)) : raw_moments(s, cols);
+  const T* const rows[1] = {s};
+  const RowMoments<1> moments = moments_of<T, 1>(kind, rows, cols, share);
+  return {moments.mean[0], moments.m2[0], double(cols)};
 }
 
 template <class T>
@@ -104,23 +131,15 @@ NORMACT_SIMD void forward_row(const Forward<T>& f, int64_t row) {
   f.y.write(row);
 }
 
-/// kGroup short rows, a step for all before the next step: the sums of one row are a chain of dependent operations, and
-/// the other rows fill its gaps. Each row's own operations are those of forward_row.
-template <class T>
+/// Short rows, a step for all before the next step: the sums of one row are a chain of dependent operations, and the
+/// other rows fill its gaps.
+template <class T, int kRows>
 NORMACT_SIMD void forward_group(const Forward<T>& f, int64_t row) {
-  const T* s[kGroup];
-  Accumulator<T> mean[kGroup];
-  Moments<double> moments[kGroup];
-  Statistics statistics[kGroup];
-  for (int r = 0; r < kGroup; ++r) s[r] = fetch_row(f, row + r);
-  if (f.kind == NormKind::layer) {
-    for (int r = 0; r < kGroup; ++r) mean[r] = first_mean(s[r], f.cols, f.share);
-    for (int r = 0; r < kGroup; ++r) moments[r] = centred_moments(s[r], f.cols, f.share, mean[r]);
-  } else {
-    for (int r = 0; r < kGroup; ++r) moments[r] = raw_moments(s[r], f.cols);
-  }
-  for (int r = 0; r < kGroup; ++r) statistics[r] = finish(f, row + r, moments[r]);
-  for (int r = 0; r < kGroup; ++r) apply<T>(f, s[r], f.y.target(row + r), statistics[r]);
+  const T* s[kRows];
+  Accumulator<T> mean[kRows], rstd[kRows];
+  for (int r = 0; r < kRows; ++r) s[r] = fetch_row(f, row + r);
+  finish<T, kRows>(f, row, moments_of<T, kRows>(f.kind, s, f.cols, f.share), double(f.cols), mean, rstd);
+  for (int r = 0; r < kRows; ++r) apply<T>(f, s[r], f.y.target(row + r), {mean[r], rstd[r]});
 }
 
 template <class T>
@@ -130,7 +149,10 @@ void forward_rows(const ForwardWork& work, Range rows, void* scratch) {
   if (f.cols <= kLanes<T> && !f.activation) return forward_narrow(f, rows);
   int64_t row = rows.begin;
   if (in_groups<T>(p)) {
-    for (; row + kGroup <= rows.end; row += kGroup) forward_group<T>(f, row);
+    if (f.cols <= kLargeGroupCols) {
+      for (; row + kLargeGroup <= rows.end; row += kLargeGroup) forward_group<T, kLargeGroup>(f, row);
+    }
+    for (; row + kGroup <= rows.end; row += kGroup) forward_group<T, kGroup>(f, row);
   }
   for (; row < rows.end; ++row) forward_row<T>(f, row);
 }

@@ -50,7 +50,7 @@ NORMACT_SIMD void forward_narrow(const Forward<T>& f, Range rows) {
     const double deviations = f.kind == NormKind::layer ? sum(d) : 0;
     const Statistics statistics = finish(f, row, corrected(shift, deviations, sum(d * d), f.cols, f.share));
     const V xhat = normalized(s, broadcast(N(statistics.mean)), broadcast(N(statistics.rstd)));
-    store(f.y.target(row), affine(xhat, weight, bias), lanes);
+    store(f.y.target(row), affine(xhat, weight, bias, kFused), lanes);
     f.y.write(row);
   }
 }
@@ -80,7 +80,7 @@ NORMACT_SIMD void backward_narrow_of(const Backward<T>& b, Range rows) {
     T* const dx = b.dx.target(index);
     const T* const dresidual = b.dresidual ? b.dresidual.read(index) : nullptr;
     for_each_vector<T, kVectors>(b.cols, [&](int v, int j, auto lanes) __attribute__((always_inline)) {
-      V value = input_gradient(g[v], xhat[v], rstd, c1, c2);
+      V value = input_gradient(g[v], xhat[v], rstd, c1, c2, kFused);
       if (dresidual) value += load(dresidual + j, lanes);
       store(dx + j, value, lanes);
     });

@@ -22,7 +22,7 @@ NORMACT_SIMD void normalize(const T* s, Out* y, const Accumulator<T>* weight, co
   for_vectors<T>(cols, [&](int64_t j, auto lanes) {
     V value = normalized(load(s + j, lanes), mean, rstd);
     if constexpr (kWeight && kBias) {
-      value = affine(value, load(weight + j, lanes), load(bias + j, lanes));
+      value = affine(value, load(weight + j, lanes), load(bias + j, lanes), kFused);
     } else if constexpr (kWeight) {
       value = value * load(weight + j, lanes);
     } else if constexpr (kBias) {

@@ -67,16 +67,31 @@ NORMACT_SIMD Moments<double> corrected(double shift, double deviations, double s
   return moments;
 }
 
+/// Moments of kRows rows of so many elements, each quantity an array: the rows are a vector's lanes.
+template <int kRows>
+struct RowMoments {
+  double mean[kRows];
+  double m2[kRows];
+};
+
 /// Moments to mean and rstd, rounded to the accumulator type, and stored where wanted.
-template <class T>
-NORMACT_SIMD Statistics finish(const Forward<T>& f, int64_t row, const Moments<double>& moments) {
+template <class T, int kRows>
+NORMACT_SIMD void finish(const Forward<T>& f, int64_t row, const RowMoments<kRows>& moments, double count,
+                         Accumulator<T> (&mean)[kRows], Accumulator<T> (&rstd)[kRows]) {
   using N = Accumulator<T>;
   const auto rsqrt = [](double v) __attribute__((always_inline)) { return 1 / __builtin_sqrt(v); };
-  const N mean = N(moments.mean);
-  const N rstd = N(reciprocal_std(moments.m2 / moments.count, f.eps, rsqrt));
-  if (f.mean) *f.mean[row] = mean;
-  if (f.rstd) *f.rstd[row] = rstd;
-  return {mean, rstd};
+  for (int r = 0; r < kRows; ++r) mean[r] = N(moments.mean[r]);
+  for (int r = 0; r < kRows; ++r) rstd[r] = N(reciprocal_std(moments.m2[r] / count, f.eps, rsqrt));
+  for (int r = 0; r < kRows && f.mean; ++r) *f.mean[row + r] = mean[r];
+  for (int r = 0; r < kRows && f.rstd; ++r) *f.rstd[row + r] = rstd[r];
+}
+
+/// The same of one row.
+template <class T>
+NORMACT_SIMD Statistics finish(const Forward<T>& f, int64_t row, const Moments<double>& moments) {
+  Accumulator<T> mean[1], rstd[1];
+  finish<T, 1>(f, row, {{moments.mean}, {moments.m2}}, moments.count, mean, rstd);
+  return {mean[0], rstd[0]};
 }
 
 /// What a backward kernel works on: a range of columns of every row.

@@ -174,6 +174,9 @@ NORMACT_SIMD V multiply_add(V a, V b, V c) {
 }
 #endif
 
+/// The same as an argument of a formula.
+constexpr auto kFused = [](auto a, auto b, auto c) __attribute__((always_inline)) { return multiply_add(a, b, c); };
+
 /// The sum of the lanes: halves are added to halves.
 NORMACT_SIMD float sum(FloatVec v) {
 #if defined(__AVX512F__)

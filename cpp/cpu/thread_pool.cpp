@@ -60,16 +60,26 @@ struct Job {
   uint64_t float_mode;  // the caller's, in which all threads do its tasks
 };
 
+/// The tasks of a job that begin with a lane.
+struct alignas(64) Share {
+  std::atomic<int64_t> next{0};
+};
+
 class ThreadPool {
  public:
-  /// False if another caller has the pool.
-  bool run(const Job& job) {
+  /// False if another caller has the pool, or there is no memory for it.
+  bool run(Job job) {
     if (busy_.exchange(true, std::memory_order_acquire)) return false;
-    grow(job.lanes - 1);
+    job.lanes = grow(job.lanes);
+    if (job.lanes == 0) {
+      busy_.store(false, std::memory_order_release);
+      return false;
+    }
     {
       std::lock_guard lock(mutex_);
       job_ = job;
-      next_.store(0, std::memory_order_relaxed);
+      for (int lane = 0; lane < job.lanes; ++lane)
+        share(lane).next.store(begin_of(job, lane), std::memory_order_relaxed);
       joined_ = 0;
       open_ = true;
       generation_.fetch_add(1, std::memory_order_release);
@@ -95,19 +105,30 @@ class ThreadPool {
   }
 
  private:
-  void grow(int workers) {
+  /// Makes as many lanes as are wanted, the caller's among them, or as there can be. Returns how many.
+  int grow(int lanes) {
+    const auto wanted = static_cast<size_t>(lanes);
     try {
-      while (static_cast<int>(workers_.size()) < workers) {
-        workers_.emplace_back([this] { work(); });
-      }
+      if (shares_.size() < wanted) shares_ = std::vector<Share>(wanted);
+      while (workers_.size() + 1 < wanted) workers_.emplace_back([this] { work(); });
     } catch (const std::exception&) {
-      return;  // no more threads to be had: fewer do the work, with the same results
+      // No more threads to be had: fewer do the work, with the same results.
     }
+    return static_cast<int>(std::min({wanted, workers_.size() + 1, shares_.size()}));
   }
 
+  Share& share(int lane) { return shares_[static_cast<size_t>(lane)]; }
+  static int64_t begin_of(const Job& job, int lane) { return job.tasks * lane / job.lanes; }
+
+  /// First the lane's own share, so that what the last call left in the cache of its processor is found there by the
+  /// next call on the same tensors; then what others have not begun.
   void take_tasks(const Job& job, int lane) {
-    for (int64_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < job.tasks;) {
-      job.body(job.context, task, lane);
+    for (int i = 0; i < job.lanes; ++i) {
+      const int of = lane + i < job.lanes ? lane + i : lane + i - job.lanes;
+      const int64_t end = begin_of(job, of + 1);
+      for (int64_t task; (task = share(of).next.fetch_add(1, std::memory_order_relaxed)) < end;) {
+        job.body(job.context, task, lane);
+      }
     }
   }
 
@@ -145,9 +166,8 @@ class ThreadPool {
 
   std::atomic<bool> busy_{false};
   std::atomic<uint64_t> generation_{0};  // written under mutex_, read anywhere
-  std::atomic<int64_t> next_{0};
-  std::atomic<int> running_{0};  // active_, for a look without the lock
-  std::mutex mutex_;             // of everything below
+  std::atomic<int> running_{0};          // active_, for a look without the lock
+  std::mutex mutex_;                     // of everything below
   std::condition_variable wake_, done_;
   Job job_{};
   bool open_ = false;
@@ -155,6 +175,7 @@ class ThreadPool {
   int joined_ = 0;                    // workers that have taken a lane of this job
   int active_ = 0;                    // ... and have not finished
   std::vector<std::thread> workers_;  // of the caller that has the pool
+  std::vector<Share> shares_;         // by lane, of the job
 };
 
 // ---- The process's pool ---------------------------------------------------------------------------------------------

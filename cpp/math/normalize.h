@@ -31,11 +31,23 @@ NORMACT_HD N affine(N xhat, N weight, N bias) {
   return xhat * weight + bias;
 }
 
+/// The same as one fused operation: multiply_add is (a, b, c) -> a * b + c.
+template <class N, class MultiplyAdd>
+NORMACT_HD N affine(N xhat, N weight, N bias, MultiplyAdd multiply_add) {
+  return multiply_add(xhat, weight, bias);
+}
+
 /// dx = rstd * (g - E[g] - xhat * E[g * xhat]) with g = dy * weight, the gradient of every norm in this library with
 /// respect to its input: c1 = rstd * E[g] (0 when the norm does not centre), c2 = rstd * E[g * xhat].
 template <class N>
 NORMACT_HD N input_gradient(N g, N xhat, N rstd, N c1, N c2) {
   return rstd * g - (xhat * c2 + c1);
+}
+
+/// The same of fused operations.
+template <class N, class MultiplyAdd>
+NORMACT_HD N input_gradient(N g, N xhat, N rstd, N c1, N c2, MultiplyAdd multiply_add) {
+  return multiply_add(rstd, g, -multiply_add(xhat, c2, c1));
 }
 
 }  // namespace normact

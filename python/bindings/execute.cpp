@@ -42,12 +42,46 @@ int32_t& row_variant() {
   return variant;
 }
 
+namespace {
+
+constexpr size_t kMaxRoom = size_t{1} << 20;  // more than this is not kept
+
+/// Host memory of a thread, which grows to what its calls need.
+class Room {
+ public:
+  Room() = default;
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+  ~Room() { ::operator delete(data_, kAlignment); }
+
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  void grow(size_t bytes) {
+    void* const larger = ::operator new(bytes, kAlignment);
+    ::operator delete(data_, kAlignment);
+    data_ = larger;
+    bytes_ = bytes;
+  }
+
+ private:
+  static constexpr std::align_val_t kAlignment{kWorkspaceAlignment};
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+Room& room() {
+  thread_local Room of_thread;
+  return of_thread;
+}
+
+}  // namespace
+
 Workspace::~Workspace() { ::operator delete(host_, std::align_val_t{kWorkspaceAlignment}); }
 
 void Workspace::take_room(const TensorArg& like) {
   if (like.on_cuda()) return;
-  data_ = room_;
-  bytes_ = sizeof room_;
+  data_ = room().data();
+  bytes_ = room().bytes();
 }
 
 void Workspace::allocate(size_t bytes, const TensorArg& like, nb::handle like_object, nb::handle allocator,
@@ -55,7 +89,8 @@ void Workspace::allocate(size_t bytes, const TensorArg& like, nb::handle like_ob
   bytes_ = bytes;
   if (bytes == 0) return;
   if (!like.on_cuda()) {
-    data_ = host_ = ::operator new(bytes, std::align_val_t{kWorkspaceAlignment});
+    if (bytes <= kMaxRoom) room().grow(bytes);
+    data_ = bytes <= kMaxRoom ? room().data() : host_ = ::operator new(bytes, std::align_val_t{kWorkspaceAlignment});
     return;
   }
   array_ = allocator(like_object, bytes);

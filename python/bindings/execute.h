@@ -33,16 +33,16 @@ int32_t& row_variant();
 constexpr size_t kWorkspaceAlignment = 256;
 
 /// Scratch memory where an array lives: on a GPU an array that the caller's framework allocates (so that its allocator
-/// orders the reuse, also while a CUDA graph is captured), on the CPU plain memory, of which a little is at hand.
+/// orders the reuse, also while a CUDA graph is captured), on the CPU plain memory, of which each thread keeps some.
 class Workspace {
  public:
   ~Workspace();
-  Workspace() {}  // leaves the room as it is
+  Workspace() = default;
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
-  /// Makes the memory at hand the workspace, if that is on the device of the array: most calls on small CPU arrays need
-  /// no more, and are spared the question.
+  /// Makes the memory that the thread keeps the workspace, if that is on the device of the array: most calls on CPU
+  /// arrays need no more, and are spared the question.
   void take_room(const TensorArg& like);
 
   /// `allocator` is called with the array and the number of bytes.
@@ -55,7 +55,6 @@ class Workspace {
   void* host_ = nullptr;
   nb::object array_;
   TensorArg view_;
-  alignas(kWorkspaceAlignment) unsigned char room_[1 << 14];  // uninitialised
 };
 
 /// The array beside which a workspace is made, and who makes it.

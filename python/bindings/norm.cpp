@@ -38,17 +38,19 @@ class Axes {
 void norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb::handle bias_object,
                   nb::handle residual_object, nb::handle y_object, nb::handle residual_out_object,
                   nb::handle mean_object, nb::handle rstd_object, nb::handle axis, nb::handle eps,
-                  nb::handle weight_offset, nb::handle activation, nb::handle stream, nb::handle allocator) {
+                  nb::handle weight_offset, nb::handle activation, nb::handle stream, nb::handle allocator,
+                  bool fresh) {
+  const Access output = fresh ? Access::fill : Access::write;
   Call call{forward_name(kind), StreamChoice(forward_name(kind), stream.ptr())};
   TensorArg x, weight, bias, residual, y, residual_out, mean, rstd;
   x.read(x_object, "x", Access::read, call);
   residual.read_optional(residual_object, "residual", Access::read, call);
   weight.read_optional(weight_object, "weight", Access::read, call);
   bias.read_optional(bias_object, "bias", Access::read, call);
-  y.read(y_object, "y", Access::write, call);
-  residual_out.read_optional(residual_out_object, "residual_out", Access::write, call);
-  mean.read_optional(mean_object, "mean", Access::write, call);
-  rstd.read_optional(rstd_object, "rstd", Access::write, call);
+  y.read(y_object, "y", output, call);
+  residual_out.read_optional(residual_out_object, "residual_out", output, call);
+  mean.read_optional(mean_object, "mean", output, call);
+  rstd.read_optional(rstd_object, "rstd", output, call);
   const Axes axes(axis, call);
   const NormActivation act(activation, call);
   const normact_norm_desc desc{sizeof desc,
@@ -76,7 +78,9 @@ void norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb::h
 void norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::handle weight_object,
                    nb::handle bias_object, nb::handle mean_object, nb::handle rstd_object, nb::handle dresidual_object,
                    nb::handle dx_object, nb::handle dweight_object, nb::handle dbias_object, nb::handle axis,
-                   nb::handle weight_offset, nb::handle activation, nb::handle stream, nb::handle allocator) {
+                   nb::handle weight_offset, nb::handle activation, nb::handle stream, nb::handle allocator,
+                   bool fresh) {
+  const Access output = fresh ? Access::fill : Access::write;
   Call call{backward_name(kind), StreamChoice(backward_name(kind), stream.ptr())};
   TensorArg dy, x, weight, bias, mean, rstd, dresidual, dx, dweight, dbias;
   dy.read(dy_object, "dy", Access::read, call);
@@ -86,9 +90,9 @@ void norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::hand
   mean.read_optional(mean_object, "mean", Access::read, call);
   rstd.read(rstd_object, "rstd", Access::read, call);
   dresidual.read_optional(dresidual_object, "dresidual", Access::read, call);
-  dx.read(dx_object, "dx", Access::write, call);
-  dweight.read_optional(dweight_object, "dweight", Access::write, call);
-  dbias.read_optional(dbias_object, "dbias", Access::write, call);
+  dx.read(dx_object, "dx", output, call);
+  dweight.read_optional(dweight_object, "dweight", output, call);
+  dbias.read_optional(dbias_object, "dbias", output, call);
   const Axes axes(axis, call);
   const NormActivation act(activation, call);
   const normact_norm_desc desc{
@@ -123,14 +127,15 @@ void bind_norm(nb::module_& module) {
 #undef NORMACT_ENTRY
   module.attr("ROW_VARIANTS") = variants;
   module.def("set_row_variant", &set_row_variant, nb::sig("def set_row_variant(variant: int, /) -> int"));
+  // fresh: every output was made by the caller for this call.
   // Every argument may be None as far as nanobind is concerned: the messages are made here and in the library.
   const auto arg = [](const char* name) { return nb::arg(name).none(); };
   module.def("norm_forward", &norm_forward, nb::arg("kind"), arg("x"), arg("weight"), arg("bias"), arg("residual"),
              arg("y"), arg("residual_out"), arg("mean"), arg("rstd"), arg("axis"), arg("eps"), arg("weight_offset"),
-             arg("activation"), arg("stream"), arg("allocator"));
+             arg("activation"), arg("stream"), arg("allocator"), nb::arg("fresh"));
   module.def("norm_backward", &norm_backward, nb::arg("kind"), arg("dy"), arg("x"), arg("weight"), arg("bias"),
              arg("mean"), arg("rstd"), arg("dresidual"), arg("dx"), arg("dweight"), arg("dbias"), arg("axis"),
-             arg("weight_offset"), arg("activation"), arg("stream"), arg("allocator"));
+             arg("weight_offset"), arg("activation"), arg("stream"), arg("allocator"), nb::arg("fresh"));
 }
 
 }  // namespace normact::python

@@ -163,8 +163,8 @@ bool TensorArg::on_cuda() const {
 void TensorArg::take(PyObject* object, const char* name, Access access, Call& call) {
   ArrayType& type = array_type_of(object);
   check_type(object, type, name, call.function);
-  if (type.framework == Framework::torch) check_torch(object, name, call);
-  if (access == Access::write && (type.framework == Framework::jax || type.framework == Framework::tensorflow)) {
+  if (type.framework == Framework::torch && access != Access::fill) check_torch(object, name, call);
+  if (access != Access::read && (type.framework == Framework::jax || type.framework == Framework::tensorflow)) {
     raise(PyExc_TypeError, call.function, ": ", name, " is of type ", type_name(object),
           ", which is immutable; expected no array here, so that the function makes one");
   }
@@ -214,7 +214,7 @@ void TensorArg::take_capsule(nb::object capsule, const char* name, Access access
       raise(PyExc_TypeError, call.function, ": ", name, " speaks DLPack ", managed->version.major, "; expected ",
             DLPACK_MAJOR_VERSION, " or older");
     }
-    if (access == Access::write && (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0) {
+    if (access != Access::read && (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0) {
       raise(PyExc_ValueError, call.function, ": ", name, " is read-only; expected a writable array");
     }
     copy(managed->dl_tensor);

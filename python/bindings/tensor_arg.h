@@ -14,7 +14,8 @@
 
 namespace normact::python {
 
-enum class Access : uint8_t { read, write };
+/// fill: to write to, and made a moment ago by our own Python code, so that nothing need be asked about it.
+enum class Access : uint8_t { read, write, fill };
 
 /// What the arguments of one call have in common.
 struct Call {

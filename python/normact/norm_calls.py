@@ -70,7 +70,7 @@ def forward(
         out is not None and not more and not isinstance(out, tuple)
     ):  # the shortest way, for those who count microseconds
         _core.norm_forward(
-            kind, x, weight, bias, None, out, None, None, None, axis, eps, weight_offset, act, handle, workspace
+            kind, x, weight, bias, None, out, None, None, None, axis, eps, weight_offset, act, handle, workspace, False
         )
         return out
     name, layer = _NAMES[kind], kind == _core.LAYER
@@ -87,8 +87,9 @@ def forward(
         mean, rstd = family.moments(x, _outer_shape(x, axis), mean, rstd)
     elif return_stats and rstd is None:
         rstd = family.empty_stats(x, _outer_shape(x, axis))
+    fresh = out is None
     _core.norm_forward(
-        kind, x, weight, bias, residual, y, s, mean, rstd, axis, eps, weight_offset, act, handle, workspace
+        kind, x, weight, bias, residual, y, s, mean, rstd, axis, eps, weight_offset, act, handle, workspace, fresh
     )
     if family.hands_over:
         y, s, mean, rstd = handed_over((y, s, mean, rstd), given, (x, x, x, x), name)
@@ -135,8 +136,9 @@ def backward(
         dbias = family_of(bias, name, "bias").empty_like(bias)
     read = None if act is None else bias
     done = dx, dweight, dbias, None
+    last = handle, workspace, out is None
     _core.norm_backward(
-        kind, dy, x, weight, read, mean, rstd, dresidual, *done[:3], axis, weight_offset, act, handle, workspace
+        kind, dy, x, weight, read, mean, rstd, dresidual, dx, dweight, dbias, axis, weight_offset, act, *last
     )
     return named(NormGrads, handed_over(done, given, (x, weight, bias, x), name))
 
