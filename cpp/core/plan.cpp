@@ -36,10 +36,8 @@ bool forward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan)
   const int size = size_of(r.dtype);
   const int most[] = {256, size == 4 ? 768 : 512, size == 2 ? 224 : 256, 256};
   if (packs < 1 || packs > 4 * most[1]) return false;
-  // Of long rows too few fit a multiprocessor to hide each other's latency: clusters have them come in ahead. Layer
-  // norm, which exchanges more, needs it sooner; where it computes an activation of 16-bit elements, only later.
-  const bool sooner = r.kind == NormKind::layer && (size > 2 || !r.activated);
-  const int64_t longest = sooner ? 1152 : size == 2 ? 1536 : 4 * most[1];
+  // Of the longest rows too few fit a multiprocessor to hide each other's latency: clusters have them come in ahead.
+  const int64_t longest = size == 2 || (size == 4 && r.activated) ? 1536 : 4 * most[1];
   if (r.variant == NORMACT_ROW_AUTO && device.active_clusters[0] > 0 && packs > longest) return false;
   // Three to six packs a thread, whichever leaves fewest of them idle; of equals, fewest threads from 96 on for 16-bit
   // elements, for others four packs, or two warps rather than one.
