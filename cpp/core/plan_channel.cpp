@@ -163,10 +163,10 @@ void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const Ch
   plan.slabs_a_wave =
       streams && !cached ? plan.slabs : std::max<int64_t>(1, tuning.wave_bytes / std::max<int64_t>(1, slab_bytes));
   if (streams) {
-    const int64_t together = r.passes == ChannelPasses::both ? std::min(plan.slabs_a_wave, plan.slabs) : plan.slabs;
+    const int64_t at_once = r.passes == ChannelPasses::both ? std::min(plan.slabs_a_wave, plan.slabs) : plan.slabs;
     const bool small = device.compute_capability < 80;
     plan.kept_bytes = (small ? kSmallRingAccesses : kLargeRingAccesses) * kChannelThreads * kPackBytes;
-    divide_streams(r, device, tuning, together, resident, &plan);
+    divide_streams(r, device, tuning, at_once, resident, &plan);
   } else {
     divide_units(r, tuning, resident, &plan);
   }

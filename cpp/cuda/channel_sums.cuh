@@ -217,13 +217,13 @@ __device__ __forceinline__ void store_sums(const ChannelSpace& s, const ChannelI
   const int helpers = s.helpers, helper = threadIdx.x & (helpers - 1), of_warp = (threadIdx.x & ~(kWarp - 1)) / helpers;
   for (int first = 0; first + of_warp < item.channels; first += kChannelThreads / helpers) {
     const int c = first + static_cast<int>(threadIdx.x) / helpers;
-    const int column = min(c, item.channels - 1);  // all lanes of a warp take part
     NumberPair<A> sum{A(0), A(0)};
 #pragma unroll 4
-    for (int i = helper; i < s.scratch_lines; i += helpers) {
-      sum.first += scratch.number(0)[i * row + column];
-      sum.second += scratch.number(1)[i * row + column];
+    for (int i = c < item.channels ? helper : s.scratch_lines; i < s.scratch_lines; i += helpers) {
+      sum.first += scratch.number(0)[i * row + c];
+      sum.second += scratch.number(1)[i * row + c];
     }
+    // All lanes of a warp take part.
     sum = {sum_of_helpers(sum.first, helpers), sum_of_helpers(sum.second, helpers)};
     if (helper != 0 || c >= item.channels) continue;
     hand(entries + entry_of(s, item.batch, item.first + c) + item.part, sum);
