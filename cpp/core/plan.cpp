@@ -98,7 +98,7 @@ bool plan_cluster_ring(const DeviceInfo& device, int tensors, int least, int wan
 
 bool forward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
   if (in_runs(r)) return false;
-  for (const int vectors : {4, 8}) {  // with eight the parameters do not fit in registers
+  for (const int vectors : {4, 8}) {  // with eight the bias does not fit in registers
     // Forward is bound by bandwidth, which fewer pairs share more evenly (H200: 60 of 66).
     if (!divide_over_cluster(r, device, vectors, true, plan)) continue;
     plan->threads = plan->threads_per_row + kClusterServants * kWarp;

@@ -74,12 +74,15 @@ Status launch_row_cluster(const RowForward& p, const RowPlan& plan, const Launch
         "row norm forward kernel launch", shape, launch, KernelProblem<RowForward, T, kActivated>(p),
         Scalars<Accumulator<T>>(p), split);
   };
-  const Operand& parameter = p.weight.data != nullptr ? p.weight : p.bias;  // both have one dtype here
-  if (plan.vectors > 4) return run(Constant<8>{}, std::true_type{});
-  if constexpr (sizeof(T) == 2) {
-    if (parameter.data != nullptr && parameter.dtype != p.dtype) return run(Constant<4>{}, std::false_type{});
-  }
-  return run(Constant<4>{}, std::true_type{});
+  // Parameters of x's type stay in registers, as far as they fit; both have one type here.
+  const auto run_vectors = [&](auto vectors) {
+    if constexpr (sizeof(T) == 2) {
+      const Operand& parameter = p.weight.data != nullptr ? p.weight : p.bias;
+      if (parameter.data != nullptr && parameter.dtype != p.dtype) return run(vectors, std::false_type{});
+    }
+    return run(vectors, std::true_type{});
+  };
+  return plan.vectors > 4 ? run_vectors(Constant<8>{}) : run_vectors(Constant<4>{});
 }
 
 /// Rows at any alignment. The planner's sizes are the ones listed here.

@@ -58,14 +58,6 @@ const Kind kKinds[] = {
     {"silu", DType::f16, found<normact::Silu, 11>, silu<double>},
 };
 
-double decode(uint16_t bits, DType dtype) {
-  if (dtype == DType::f16) return decode_half(bits);
-  const uint32_t word = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &word, 4);
-  return static_cast<double>(value);
-}
-
 struct Wrong {
   int values = 0, slopes = 0;
   double worst = 0;  // error of a value, relative

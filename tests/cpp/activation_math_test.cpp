@@ -182,14 +182,6 @@ TEST(errors_are_as_stated) {
   }
 }
 
-double decode(uint16_t bits, DType dtype) {
-  if (dtype == DType::f16) return decode_half(bits);
-  const uint32_t word = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &word, 4);
-  return static_cast<double>(value);
-}
-
 TEST(sixteen_bits_are_rounded_correctly) {
   constexpr int kAll = 65536, kMostWrong = kAll / 1000;
   std::vector<uint16_t> x(kAll), value(kAll), slope(kAll);

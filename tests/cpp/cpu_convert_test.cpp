@@ -35,14 +35,6 @@ Operand operand_of(std::vector<uint16_t>& values, DType dtype) {
   return operand;
 }
 
-double decode(uint16_t bits, DType dtype) {
-  if (dtype == DType::f16) return decode_half(bits);
-  const uint32_t word = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &word, 4);
-  return static_cast<double>(value);
-}
-
 bool same(double a, double b) {
   return (std::isnan(a) && std::isnan(b)) || (a == b && std::signbit(a) == std::signbit(b));
 }

@@ -55,6 +55,15 @@ inline double decode_half(uint16_t bits) {
   return sign * (exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25));
 }
 
+/// A number of f16 or bf16.
+inline double decode(uint16_t bits, DType dtype) {
+  if (dtype == DType::f16) return decode_half(bits);
+  const uint32_t word = static_cast<uint32_t>(bits) << 16;
+  float value;
+  std::memcpy(&value, &word, 4);
+  return static_cast<double>(value);
+}
+
 inline uint16_t encode_half(double value) {  // value is a half already
   const auto sign = static_cast<uint16_t>(std::signbit(value) ? 0x8000 : 0);
   const double size = std::fabs(value);
@@ -87,13 +96,9 @@ class Tensor {
 
   double get(int64_t row, int64_t col) const {
     const char* p = at(row, col);
-    uint16_t half;
     if (dtype_ == DType::f64) return load<double>(p);
     if (dtype_ == DType::f32) return static_cast<double>(load<float>(p));
-    half = load<uint16_t>(p);
-    if (dtype_ == DType::f16) return decode_half(half);
-    const uint32_t word = static_cast<uint32_t>(half) << 16;
-    return static_cast<double>(load<float>(reinterpret_cast<const char*>(&word)));
+    return decode(load<uint16_t>(p), dtype_);
   }
 
   void set(int64_t row, int64_t col, double value) {
