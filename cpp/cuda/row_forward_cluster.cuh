@@ -208,9 +208,15 @@ struct ForwardWorker {
       for (int v = 0; v < kVectors; ++v) own[v] = load_shared_pack_if<T>(share.valid(v), x + v * kClusterStrideBytes);
       release(slot);
     }
+    const auto read = [&](int v) {
+      if constexpr (kEarly)
+        return own[v];
+      else
+        return load_shared_pack<T>(x + v * kClusterStrideBytes);
+    };
     const auto write = [&](int v) {
       A value[kSize], weight[kSize], addend[kSize];
-      unpack(kEarly ? own[kEarly ? v : 0] : load_shared_pack<T>(x + v * kClusterStrideBytes), value);
+      unpack(read(v), value);
       weights.get(v, weight);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) addend[j] = A(0);
