@@ -48,11 +48,7 @@ __attribute__((noinline)) void finish_activated_row(const Backward<T>& b, int64_
     const int64_t count = b.cols - begin < kActivated ? b.cols - begin : kActivated;
     if (!ready) activated_gradients(b, row, begin, count, buffer.g);
     const GradientRow<T, Accumulator<T>> piece = {buffer.g, row.x + begin, row.mean, row.rstd};
-    if (dresidual) {
-      input_gradients<T, true, false>(piece, dresidual + begin, dx + begin, b.weight + begin, count, c.c1, c.c2);
-    } else {
-      input_gradients<T, false, false>(piece, dresidual, dx + begin, b.weight + begin, count, c.c1, c.c2);
-    }
+    write_gradients<T, false>(b, piece, dresidual, dx, begin, count, c);
   }
   b.dx.write(index);
 }

@@ -46,11 +46,18 @@ void backward_rows(const BackwardWork& work, Range rows, ParameterSums sums, voi
   const Backward<T> b(work, {0, p.geometry.cols}, sums, static_cast<T*>(scratch));
   const bool far = p.contiguous && p.geometry.rows * b.cols * int64_t(sizeof(T)) >= kFarBytes;
   const bool in_groups = p.contiguous && b.cols <= kMaxSharedCols && !(far && b.cols < kMinFarSharedCols);
-  if (b.activation) return backward_activated_rows(b, rows);
-  if (b.cols <= kNarrowVectors * kLanes<T>) return backward_narrow(b, rows);
-  if (b.dbias) return backward_rows_with<T, Gradients::both>(b, rows, in_groups, far);
-  if (b.dweight) return backward_rows_with<T, Gradients::weight>(b, rows, in_groups, far);
-  backward_rows_with<T, Gradients::none>(b, rows, in_groups, far);
+  if (b.activation) {
+    backward_activated_rows(b, rows);
+  } else if (b.cols <= kNarrowVectors * kLanes<T>) {
+    backward_narrow(b, rows);
+  } else if (b.dbias) {
+    backward_rows_with<T, Gradients::both>(b, rows, in_groups, far);
+  } else if (b.dweight) {
+    backward_rows_with<T, Gradients::weight>(b, rows, in_groups, far);
+  } else {
+    backward_rows_with<T, Gradients::none>(b, rows, in_groups, far);
+  }
+  if (b.streams) stream_fence();
 }
 
 template <class T>
@@ -78,9 +85,11 @@ void backward_apply(const BackwardWork& work, int64_t index, Range columns, RowS
   const Backward<T> b(work, columns, {}, static_cast<T*>(scratch));
   if (b.activation) {
     Activated<T> g;
-    return finish_activated_row(b, index, fetch_row(b, index), total, g);
+    finish_activated_row(b, index, fetch_row(b, index), total, g);
+  } else {
+    finish_row<T, false>(b, index, fetch_row(b, index), total);
   }
-  finish_row<T, false>(b, index, fetch_row(b, index), total);
+  if (b.streams) stream_fence();
 }
 
 }  // namespace normact::cpu::NORMACT_ISA

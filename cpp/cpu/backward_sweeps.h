@@ -5,6 +5,7 @@
 #include "cpu/row_kernels.h"
 #include "cpu/row_views.h"
 #include "cpu/simd_element.h"
+#include "cpu/simd_stream.h"
 #include "cpu/simd_sums.h"
 #include "math/normalize.h"
 
@@ -110,16 +111,28 @@ struct InputFactors {
   N c1, c2;
 };
 
+/// The second sweep over `count` columns from `begin`, with which `row` begins; dresidual: of the whole row, or null.
+template <class T, bool kFar, class D>
+NORMACT_SIMD void write_gradients(const Backward<T>& b, const GradientRow<T, D>& row, const T* dresidual, T* dx,
+                                  int64_t begin, int64_t count, const InputFactors<T>& c) {
+  const auto sweep = [&](T* to, int64_t first, int64_t number) __attribute__((always_inline)) {
+    const GradientRow<T, D> part = {row.dy + first, row.x + first, row.mean, row.rstd};
+    const Accumulator<T>* const weight = b.weight + begin + first;
+    if (dresidual) {
+      input_gradients<T, true, kFar>(part, dresidual + begin + first, to, weight, number, c.c1, c.c2);
+    } else {
+      input_gradients<T, false, kFar>(part, nullptr, to, weight, number, c.c1, c.c2);
+    }
+  };
+  if (b.streams) return stream_pieces(dx + begin, count, sweep);
+  sweep(dx + begin, 0, count);
+}
+
 /// dx of a fetched row from the sums over the whole row.
 template <class T, bool kFar>
 NORMACT_SIMD void finish_row(const Backward<T>& b, int64_t index, const GradientRow<T>& row, RowSums total) {
-  const InputFactors<T> c(b, row.rstd, total);
-  T* const dx = b.dx.target(index);
-  if (b.dresidual) {
-    input_gradients<T, true, kFar>(row, b.dresidual.read(index), dx, b.weight, b.cols, c.c1, c.c2);
-  } else {
-    input_gradients<T, false, kFar>(row, nullptr, dx, b.weight, b.cols, c.c1, c.c2);
-  }
+  const T* const dresidual = b.dresidual ? b.dresidual.read(index) : nullptr;
+  write_gradients<T, kFar>(b, row, dresidual, b.dx.target(index), 0, b.cols, InputFactors<T>(b, row.rstd, total));
   b.dx.write(index);
 }
 

@@ -14,11 +14,20 @@ int64_t bytes_of_row(const RowForward& problem) {
   return (problem.residual.data ? 4 : 2) * problem.geometry.cols * size_of(problem.dtype);
 }
 
+constexpr int64_t kMinStreamedRow = 4096;  // bytes: of shorter rows, what it costs to begin is more than it gains
+
+/// Not where y is written in place, whose lines have been read.
+bool streams_output(const RowForward& p) {
+  if (!p.contiguous || p.geometry.cols * size_of(p.dtype) < kMinStreamedRow) return false;
+  return p.y.data != p.x.data && p.y.data != p.residual.data && streams(p.geometry.rows * bytes_of_row(p));
+}
+
 /// Everything that the steps of one call share.
 struct Call {
   const RowForward& problem;
   const RowKernels& kernels;
   const ArrayActivation* activation;  // null: none
+  bool streams;                       // y goes past the caches
   int threads;
   char* weight;  // where a copy of the weight goes; null: the operand's own memory will do
   char* bias;
@@ -32,7 +41,7 @@ struct Call {
 /// Threads share the rows, or their tiles.
 void forward_by_rows(const Call& call) {
   const RowForward& p = call.problem;
-  ForwardWork work{&p, p.weight.data, p.bias.data, 0, call.activation};
+  ForwardWork work{&p, p.weight.data, p.bias.data, 0, call.activation, call.streams};
   if (call.weight) work.weight = copy_parameter(p, call.kernels, call.threads, p.weight, p.weight_offset, call.weight);
   if (call.bias) work.bias = copy_parameter(p, call.kernels, call.threads, p.bias, 0, call.bias);
   if (in_tiles(p)) {
@@ -48,7 +57,7 @@ void forward_by_rows(const Call& call) {
 /// y of one chunk of a row. Parameters that need a copy are copied for this chunk alone, which stays in the cache.
 void apply_chunk(const Call& call, int64_t row, Range columns, Statistics statistics, char* lane) {
   const RowForward& p = call.problem;
-  ForwardWork work{&p, p.weight.data, p.bias.data, 0, call.activation};
+  ForwardWork work{&p, p.weight.data, p.bias.data, 0, call.activation, call.streams};
   if (call.weight || call.bias) {
     work.parameters_from = columns.begin;
     work.weight = chunk_of_parameter(p, call.kernels, p.weight, p.weight_offset, columns, lane + call.parameters_at);
@@ -61,7 +70,7 @@ void apply_chunk(const Call& call, int64_t row, Range columns, Statistics statis
 /// Threads share each row.
 void forward_by_chunks(const Call& call, Moments<double>* moments) {
   const RowGeometry& geometry = call.problem.geometry;
-  const ForwardWork work{&call.problem, nullptr, nullptr, 0, nullptr};
+  const ForwardWork work{&call.problem, nullptr, nullptr, 0, nullptr, false};
   for (int64_t row = 0; row < geometry.rows; ++row) {
     parallel_chunks(call.threads, geometry.cols, [&](Range columns, int64_t chunk, int lane) {
       moments[chunk] = call.kernels.forward_moments(work, row, columns, call.lane(lane));
@@ -102,6 +111,7 @@ Status row_norm_forward(const RowForward& problem) {
   const Call call{problem,
                   *kernels,
                   activated,
+                  streams_output(problem),
                   threads,
                   copy_weight ? memory + weight_at : nullptr,
                   copy_bias ? memory + bias_at : nullptr,

@@ -114,6 +114,7 @@ template <class T>
 NORMACT_SIMD void apply(const Forward<T>& f, const T* s, T* y, Statistics statistics) {
   if (f.activation) [[unlikely]]
     return normalize_activated<T>(f, s, y, statistics);
+  if (f.streams) return normalize_streamed<T>(f, s, y, statistics);
   normalize<T>(s, y, f.weight, f.bias, f.cols, statistics);
 }
 
@@ -155,6 +156,7 @@ void forward_rows(const ForwardWork& work, Range rows, void* scratch) {
     for (; row + kGroup <= rows.end; row += kGroup) forward_group<T, kGroup>(f, row);
   }
   for (; row < rows.end; ++row) forward_row<T>(f, row);
+  if (f.streams) stream_fence();
 }
 
 template <class T>
@@ -177,6 +179,7 @@ void forward_apply(const ForwardWork& work, int64_t row, Range columns, Statisti
   const T* s = f.residual ? f.sum.read(row) : f.x.read(row);
   apply<T>(f, s, f.y.target(row), statistics);
   f.y.write(row);
+  if (f.streams) stream_fence();
 }
 
 }  // namespace normact::cpu::NORMACT_ISA

@@ -14,8 +14,19 @@ namespace normact::cpu {
 
 constexpr int64_t kSerialBytes = 256 * 1024;  // less traffic than this takes less time than waking a thread
 constexpr int64_t kTaskBytes = 64 * 1024;
+constexpr int64_t kCachedBytes = 32 * 1024 * 1024;  // what more traffic than this has written, no cache holds
 
 NORMACT_HD int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Whether outputs go past the caches. Only x86 is told how: an Arm processor sees by itself that whole lines are
+/// written.
+inline bool streams([[maybe_unused]] int64_t bytes) {
+#if defined(__x86_64__)
+  return bytes >= kCachedBytes;
+#else
+  return false;
+#endif
+}
 
 inline int threads_for(int64_t bytes, int available) { return bytes < kSerialBytes ? 1 : available; }
 

@@ -51,14 +51,32 @@ PieceRule piece_rule(const PointwiseProblem& p, std::initializer_list<const View
   return {false, size, 0};
 }
 
-PieceRule piece_rule(const PointwiseForward& p) {
-  return piece_rule(p, {&p.x, &p.up, &p.y}, {&p.bias, &p.up_bias}, false, p.mask != nullptr);
-}
-
 bool wants_sums(const PointwiseBackward& p) { return p.dbias.data || p.dup_bias.data; }
 
+int tensors_of(const PointwiseForward& p) { return p.gated ? 3 : 2; }
+int tensors_of(const PointwiseBackward& p) { return p.gated ? 5 : p.mask ? 2 : 3; }
+
+/// Not in place, where the lines that are written have been read.
+template <class Problem>
+bool streams_outputs(const Problem& p, std::initializer_list<const View*> inputs, const View& first,
+                     const View& second) {
+  for (const View* in : inputs) {
+    if (in->data && (in->data == first.data || in->data == second.data)) return false;
+  }
+  return streams(p.geometry.size * tensors_of(p) * size_of(p.dtype));
+}
+
+PieceRule piece_rule(const PointwiseForward& p) {
+  PieceRule rule = piece_rule(p, {&p.x, &p.up, &p.y}, {&p.bias, &p.up_bias}, false, p.mask != nullptr);
+  rule.streams = streams_outputs(p, {&p.x, &p.up}, p.y, p.y);
+  return rule;
+}
+
 PieceRule piece_rule(const PointwiseBackward& p) {
-  return piece_rule(p, {&p.dy, &p.x, &p.up, &p.y, &p.dx, &p.dup}, {&p.bias, &p.up_bias}, wants_sums(p), false);
+  PieceRule rule =
+      piece_rule(p, {&p.dy, &p.x, &p.up, &p.y, &p.dx, &p.dup}, {&p.bias, &p.up_bias}, wants_sums(p), false);
+  rule.streams = streams_outputs(p, {&p.dy, &p.x, &p.up, &p.y}, p.dx, p.dup);
+  return rule;
 }
 
 /// body(Range, lane) for parts of the index space that begin where the rule and masks let them.
@@ -175,7 +193,7 @@ Status pointwise_forward(const PointwiseForward& problem) {
   const PointwiseKernels* kernels;
   NORMACT_TRY(find_pointwise_kernels(problem.dtype, &kernels));
   const PieceRule rule = piece_rule(problem);
-  parallel_elements(problem, rule, problem.gated ? 3 : 2,
+  parallel_elements(problem, rule, tensors_of(problem),
                     [&](Range elements, int) { kernels->forward(problem, rule, elements); });
   return Status();
 }
@@ -189,7 +207,7 @@ size_t pointwise_backward_workspace(const PointwiseBackward& problem) {
 Status pointwise_backward(const PointwiseBackward& problem, void* workspace) {
   const PointwiseKernels* kernels;
   NORMACT_TRY(find_pointwise_kernels(problem.dtype, &kernels));
-  const int tensors = problem.gated ? 5 : problem.mask ? 2 : 3;
+  const int tensors = tensors_of(problem);
   if (wants_sums(problem)) return backward_with_sums(problem, *kernels, tensors, static_cast<char*>(workspace));
   if (problem.geometry.size == 0) return Status();
   const PieceRule rule = piece_rule(problem);

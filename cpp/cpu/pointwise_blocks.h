@@ -6,6 +6,7 @@
 #include "cpu/simd_element.h"
 #include "cpu/simd_math.h"
 #include "cpu/simd_pair.h"
+#include "cpu/simd_stream.h"
 #include "math/gate.h"
 
 namespace normact::cpu::NORMACT_ISA {
@@ -21,6 +22,7 @@ struct Block {
   N *sums, *up_sums;  // dx and dup, unrounded, are added
   const uint8_t* mask;
   int64_t mask_bit;  // which bit of the mask belongs to the first element
+  bool streams;      // outputs go past the caches, and begin where a vector does
 };
 
 template <class T>
@@ -57,10 +59,19 @@ NORMACT_SIMD Group<T> load_biased(const T* x, const Accumulator<T>* bias, int64_
   return value;
 }
 
+template <class T>
+NORMACT_SIMD void store_output(T* target, Group<T> value, bool streams) {
+  if (streams) [[unlikely]] {
+    store_pair(target, value, Streamed{});
+  } else {
+    store_pair(target, value);
+  }
+}
+
 /// Stores a gradient, and adds it to sums if these are wanted.
 template <class T>
-NORMACT_SIMD void store_gradient(T* target, Accumulator<T>* sums, Group<T> value, int64_t j) {
-  store_pair(target + j, value);
+NORMACT_SIMD void store_gradient(const Block<T>& b, T* target, Accumulator<T>* sums, Group<T> value, int64_t j) {
+  store_output(target + j, value, b.streams);
   if (sums) store_beside<T>(sums + j, load_beside<T>(sums + j) + value);
 }
 
@@ -71,7 +82,7 @@ void forward_block(const Block<T>& block, const BlockScalars<T>& scalars) {
   const auto s = group_scalars<T>(scalars);
   const Block<T> b = block;
   for (int64_t j = 0; j < b.count; j += kGroup<T>) {
-    store_pair(b.out + j, Act<GroupMath<T>>::at(load_biased(b.x, b.bias, j), s).value);
+    store_output(b.out + j, Act<GroupMath<T>>::at(load_biased(b.x, b.bias, j), s).value, b.streams);
   }
 }
 
@@ -81,7 +92,7 @@ void backward_block(const Block<T>& block, const BlockScalars<T>& scalars) {
   const Block<T> b = block;
   for (int64_t j = 0; j < b.count; j += kGroup<T>) {
     const Group<T> slope = Act<GroupMath<T>>::at(load_biased(b.x, b.bias, j), s).slope;
-    store_gradient(b.out, b.sums, load_pair(b.dy + j) * slope, j);
+    store_gradient(b, b.out, b.sums, load_pair(b.dy + j) * slope, j);
   }
 }
 
@@ -92,7 +103,7 @@ void backward_from_output_block(const Block<T>& block, const BlockScalars<T>& sc
     const Block<T> b = block;
     for (int64_t j = 0; j < b.count; j += kGroup<T>) {
       const Group<T> slope = Act<GroupMath<T>>::slope_from_output(load_pair(b.x + j), s);
-      store_gradient(b.out, b.sums, load_pair(b.dy + j) * slope, j);
+      store_gradient(b, b.out, b.sums, load_pair(b.dy + j) * slope, j);
     }
   }
 }
@@ -104,7 +115,7 @@ void gated_forward_block(const Block<T>& block, const BlockScalars<T>& scalars) 
   const Block<T> b = block;
   for (int64_t j = 0; j < b.count; j += kGroup<T>) {
     const Group<T> gate = load_biased(b.x, b.bias, j), up = load_biased(b.up, b.up_bias, j);
-    store_pair(b.out + j, Gated<Act<GroupMath<T>>>::value(gate, up, s, g));
+    store_output(b.out + j, Gated<Act<GroupMath<T>>>::value(gate, up, s, g), b.streams);
   }
 }
 
@@ -116,8 +127,8 @@ void gated_backward_block(const Block<T>& block, const BlockScalars<T>& scalars)
   for (int64_t j = 0; j < b.count; j += kGroup<T>) {
     const Group<T> gate = load_biased(b.x, b.bias, j), up = load_biased(b.up, b.up_bias, j);
     const auto gradients = Gated<Act<GroupMath<T>>>::gradients(load_pair(b.dy + j), gate, up, s, g);
-    store_gradient(b.out, b.sums, gradients.gate, j);
-    store_gradient(b.up_out, b.up_sums, gradients.up, j);
+    store_gradient(b, b.out, b.sums, gradients.gate, j);
+    store_gradient(b, b.up_out, b.up_sums, gradients.up, j);
   }
 }
 
@@ -150,7 +161,7 @@ void backward_from_mask_block(const Block<T>& block, const BlockScalars<T>&) {
     const uint32_t first = read_bits(b.mask, b.mask_bit + j, kLanes<T>);
     const uint32_t second = read_bits(b.mask, b.mask_bit + j + kLanes<T>, kLanes<T>);
     const Group<T> slope = arranged<T>(pair(where_bits(first, one), where_bits(second, one)));
-    store_gradient(b.out, b.sums, load_pair(b.dy + j) * slope, j);
+    store_gradient(b, b.out, b.sums, load_pair(b.dy + j) * slope, j);
   }
 }
 
@@ -211,6 +222,7 @@ __attribute__((noinline)) void run_rest(BlockKernel<T> kernel, const Block<T>& b
   bring(rest.dy, b.dy), bring(rest.x, b.x), bring(rest.up, b.up);
   bring(rest.bias, b.bias), bring(rest.up_bias, b.up_bias), bring(rest.sums, b.sums), bring(rest.up_sums, b.up_sums);
   b.out = rest.out, b.up_out = rest.up_out;
+  b.streams = false;
   if (block.mask) {
     const int64_t first = block.mask_bit + done, last = block.mask_bit + block.count - 1;
     __builtin_memcpy(rest.mask, block.mask + first / 8, size_t(last / 8 - first / 8 + 1));
@@ -222,16 +234,36 @@ __attribute__((noinline)) void run_rest(BlockKernel<T> kernel, const Block<T>& b
   bring_back(rest.sums, block.sums), bring_back(rest.up_sums, block.up_sums);
 }
 
+/// The piece without its first elements.
+template <class T>
+NORMACT_SIMD Block<T> without_first(Block<T> b, int64_t count) {
+  const auto skip = [&](auto*& array) __attribute__((always_inline)) {
+    if (array) array += count;
+  };
+  skip(b.dy), skip(b.x), skip(b.up), skip(b.bias), skip(b.up_bias);
+  skip(b.out), skip(b.up_out), skip(b.sums), skip(b.up_sums);
+  b.mask_bit += count;
+  b.count -= count;
+  return b;
+}
+
 /// Runs a loop over a piece of any length.
 template <class T>
 NORMACT_SIMD void run_block(BlockKernel<T> kernel, const Block<T>& block, const BlockScalars<T>& scalars) {
-  const int64_t done = block.count / kGroup<T> * kGroup<T>;
-  if (done > 0) {
-    Block<T> b = block;
-    b.count = done;
-    kernel(b, scalars);
+  Block<T> b = block;
+  if (b.streams) {
+    Block<T> first = b;
+    first.count = elements_to_vector(b.out);
+    b.streams = first.count < b.count && (!b.up_out || elements_to_vector(b.up_out) == first.count);
+    if (b.streams && first.count > 0) {
+      run_rest(kernel, first, scalars, 0);
+      b = without_first(b, first.count);
+    }
   }
-  if (done < block.count) run_rest(kernel, block, scalars, done);
+  const Block<T> whole = b;
+  b.count = whole.count / kGroup<T> * kGroup<T>;
+  if (b.count > 0) kernel(b, scalars);
+  if (b.count < whole.count) run_rest(kernel, whole, scalars, b.count);
 }
 
 template <class T>

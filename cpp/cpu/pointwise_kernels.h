@@ -23,9 +23,10 @@ constexpr int64_t piece_size(DType dtype) { return kPieceBytes / size_of(accumul
 
 /// Where pieces end.
 struct PieceRule {
-  bool runs;       // at the end of the innermost dimension too: a piece has one stride in every operand
-  int64_t limit;   // after this many elements
-  int64_t period;  // > 0: = limit, a multiple of the bias's length; all pieces see the bias alike
+  bool runs;             // at the end of the innermost dimension too: a piece has one stride in every operand
+  int64_t limit;         // after this many elements
+  int64_t period;        // > 0: = limit, a multiple of the bias's length; all pieces see the bias alike
+  bool streams = false;  // outputs go past the caches
 };
 
 /// A part of the index space whose gradients are summed apart.

@@ -30,6 +30,7 @@ void forward(const PointwiseForward& p, const PieceRule& rule, Range elements) {
   Biases<T> bias(p, rule, dims, p.bias, bias_buffer.data), up_bias(p, rule, dims, p.up_bias, up_bias_buffer.data);
   const BlockKernel<T> kernel = block_of<T>(p);
   const BlockScalars<T> scalars = scalars_of<T>(p);
+  const bool streams = rule.streams && y.direct();
   for_pieces(p.geometry, rule, elements, [&](const Position& at, int64_t begin, int64_t count) {
     Block<T> block{};
     block.count = count;
@@ -38,10 +39,12 @@ void forward(const PointwiseForward& p, const PieceRule& rule, Range elements) {
     block.up_bias = up_bias.read(begin, count);
     block.out = y.target(at);
     block.mask_bit = begin;
+    block.streams = streams;
     if (p.mask) mask_block(block, p.mask);  // first: y may be x
     run_block(kernel, block, scalars);
     y.write(at, count);
   });
+  if (streams) stream_fence();
 }
 
 /// What the ranges of a backward have in common.
@@ -59,7 +62,8 @@ class Backward {
         bias_(p, rule, dims, p.bias, bias_buffer_.data),
         up_bias_(p, rule, dims, p.up_bias, up_bias_buffer_.data),
         kernel_(block_of<T>(p)),
-        scalars_(scalars_of<T>(p)) {}
+        scalars_(scalars_of<T>(p)),
+        streams_(rule.streams && outputs_.direct()) {}
 
   NORMACT_SIMD void run(Range elements, Sums<T>* sums, Sums<T>* up_sums) {
     for_pieces(p_.geometry, rule_, elements, [&](const Position& at, int64_t begin, int64_t count) {
@@ -74,6 +78,7 @@ class Backward {
       outputs_.target(at, block.out, block.up_out);
       block.mask = p_.mask;
       block.mask_bit = begin;
+      block.streams = streams_;
       if (sums) {
         block.sums = sums->target(begin, count);
         block.up_sums = up_sums->target(begin, count);
@@ -85,6 +90,7 @@ class Backward {
         up_sums->add(begin, count);
       }
     });
+    if (streams_) stream_fence();
   }
 
  private:
@@ -97,6 +103,7 @@ class Backward {
   Biases<T> bias_, up_bias_;
   BlockKernel<T> kernel_;
   BlockScalars<T> scalars_;
+  bool streams_;
 };
 
 template <class T>

@@ -113,6 +113,9 @@ class Pieces {
 
   NORMACT_SIMD explicit operator bool() const { return base_ != nullptr; }
 
+  /// Whether pieces are arrays in the tensor itself.
+  NORMACT_SIMD bool direct() const { return direct_; }
+
   /// The piece as an array, for reading; null if there is no tensor.
   NORMACT_SIMD T* read(const Position& at, int64_t count) const {
     if (!base_) return nullptr;
@@ -160,6 +163,7 @@ class PiecesOfTwo {
     first = first_buffer_;
     second = second_buffer_;
   }
+  NORMACT_SIMD bool direct() const { return first_.direct() && (!second_ || second_.direct()); }
   NORMACT_SIMD void target(const Position& at, T*& first, T*& second) const {
     first = first_.target(at);
     second = second_ ? second_.target(at) : nullptr;

@@ -6,6 +6,7 @@
 #include "cpu/array_activation.h"
 #include "cpu/row_views.h"
 #include "cpu/simd_element.h"
+#include "cpu/simd_stream.h"
 #include "math/normalize.h"
 
 namespace normact::cpu::NORMACT_ISA {
@@ -42,6 +43,15 @@ NORMACT_SIMD void normalize(const T* s, Out* y, const Accumulator<T>* weight, co
   normalize<T, false, false>(s, y, weight, bias, cols, statistics);
 }
 
+/// A row whose y goes past the caches.
+template <class T>
+__attribute__((noinline)) void normalize_streamed(const Forward<T>& f, const T* s, T* y, Statistics statistics) {
+  stream_pieces(y, f.cols, [&](T* piece, int64_t begin, int64_t count) {
+    normalize<T>(s + begin, piece, f.weight ? f.weight + begin : nullptr, f.bias ? f.bias + begin : nullptr, count,
+                 statistics);
+  });
+}
+
 /// y = act(affine(normalized(s))), rounded once.
 template <class T>
 __attribute__((noinline)) void normalize_activated(const Forward<T>& f, const T* s, T* y, Statistics statistics) {
@@ -52,7 +62,14 @@ __attribute__((noinline)) void normalize_activated(const Forward<T>& f, const T*
     normalize<T>(s + begin, h, f.weight ? f.weight + begin : nullptr, f.bias ? f.bias + begin : nullptr, count,
                  statistics);
     f.activation->value(*f.activation, h, activation_count(count));
-    for_vectors<T>(count, [&](int64_t j, auto lanes) { store(y + begin + j, load(h + j, lanes), lanes); });
+    const auto round = [&](T* to, int64_t first, int64_t number) {
+      for_vectors<T>(number, [&](int64_t j, auto lanes) { store(to + j, load(h + first + j, lanes), lanes); });
+    };
+    if (f.streams) {
+      stream_pieces(y + begin, count, round);
+    } else {
+      round(y + begin, 0, count);
+    }
   }
 }
 

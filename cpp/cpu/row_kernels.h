@@ -27,6 +27,7 @@ struct ForwardWork {
   const void* bias;                   // null: absent
   int64_t parameters_from;            // the column that the arrays begin with
   const ArrayActivation* activation;  // null: none
+  bool streams;                       // y goes past the caches; the problem is contiguous
 };
 
 struct BackwardWork {
@@ -34,6 +35,7 @@ struct BackwardWork {
   const void* weight;                 // never null
   const void* bias;                   // null: absent; read only for an activation
   const ArrayActivation* activation;  // null: none
+  bool streams;                       // dx goes past the caches; the problem is contiguous
 };
 
 struct Statistics {

@@ -29,7 +29,8 @@ struct Forward {
         y(*work.problem, work.problem->y, columns, scratch + cols),
         mean(*work.problem, work.problem->mean),
         rstd(*work.problem, work.problem->rstd),
-        activation(work.activation) {}
+        activation(work.activation),
+        streams(work.streams) {}
 
   NormKind kind;
   double eps;
@@ -40,6 +41,7 @@ struct Forward {
   Rows<T> x, residual, sum, y;
   RowStarts<N> mean, rstd;
   const ArrayActivation* activation;
+  bool streams;
 };
 
 /// s = round(x + residual); s may be either.
@@ -114,7 +116,8 @@ struct Backward {
         dx(*work.problem, work.problem->dx, columns, scratch),
         mean(*work.problem, work.problem->mean),
         rstd(*work.problem, work.problem->rstd),
-        activation(work.activation) {}
+        activation(work.activation),
+        streams(work.streams) {}
 
   NormKind kind;
   double share;  // of one column in a mean over the row
@@ -126,6 +129,7 @@ struct Backward {
   Rows<T> dy, x, dresidual, dx;
   RowStarts<N> mean, rstd;
   const ArrayActivation* activation;
+  bool streams;
 };
 
 /// One row as the sweeps see it. D: T, or its accumulator for gradients that came through an activation.

@@ -61,6 +61,8 @@ struct All {};
 struct First {
   int count;
 };
+/// All, stored past the caches to an address that is a multiple of the vector's size; see simd_stream.h.
+struct Streamed {};
 
 NORMACT_SIMD FloatVec broadcast(float value) { return value - FloatVec{}; }  // - 0 keeps the sign of -0
 NORMACT_SIMD DoubleVec broadcast(double value) { return value - DoubleVec{}; }
@@ -109,6 +111,22 @@ NORMACT_SIMD V load_raw(const T* source, All) {
 template <class V, class T>
 NORMACT_SIMD void store_raw(T* target, V v, All) {
   *reinterpret_cast<typename Unaligned<V>::type*>(target) = v;
+}
+
+template <class V, class T>
+NORMACT_SIMD void store_raw(T* target, V v, Streamed) {
+#if defined(__x86_64__)
+  if constexpr (sizeof(V) == 8) _mm_stream_si64((long long*)target, (long long)v);
+  if constexpr (sizeof(V) == 16) _mm_stream_si128((__m128i*)target, (__m128i)v);
+#if defined(__AVX2__)
+  if constexpr (sizeof(V) == 32) _mm256_stream_si256((__m256i*)target, (__m256i)v);
+#endif
+#if defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64) _mm512_stream_si512((__m512i*)target, (__m512i)v);
+#endif
+#else
+  store_raw(target, v, All{});  // no driver asks for more there
+#endif
 }
 
 template <class V, class T>

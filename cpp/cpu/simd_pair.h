@@ -122,14 +122,14 @@ NORMACT_SIMD Pair<Vec<T>> load_pair(const T* source) {
   }
 }
 
-/// Rounds to T.
-template <class T>
-NORMACT_SIMD void store_pair(T* target, Pair<Vec<T>> v) {
+/// Rounds to T. lanes: All or Streamed.
+template <class T, class Lanes = All>
+NORMACT_SIMD void store_pair(T* target, Pair<Vec<T>> v, Lanes lanes = {}) {
   if constexpr (kEvenAndOdd<T>) {
-    store_raw(target, (rounded_bits(v.a) >> 16U) | (rounded_bits(v.b) & 0xffff0000U), All{});
+    store_raw(target, (rounded_bits(v.a) >> 16U) | (rounded_bits(v.b) & 0xffff0000U), lanes);
   } else {
-    store(target, v.a, All{});
-    store(target + kLanes<T>, v.b, All{});
+    store(target, v.a, lanes);
+    store(target + kLanes<T>, v.b, lanes);
   }
 }
 

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stores past the caches, for outputs that are too large to be found there later: a usual store first reads the line
+// that it overwrites, so that a copy moves three tensors instead of two.
+//
+// Loops that are long store so themselves (Streamed). The rows of a norm come to a buffer in the first cache and go
+// from there, a kilobyte at a time: of a larger buffer the reading and the writing would take turns instead of going on
+// together (measured: 4 KiB take 1.15 times as long).
+#pragma once
+
+#include "cpu/simd.h"
+
+namespace normact::cpu::NORMACT_ISA {
+
+constexpr int kLineBytes = 64;
+
+/// Elements that come to the buffer at a time.
+template <class T>
+constexpr int64_t kStreamed = 1024 / int64_t{sizeof(Accumulator<T>)};
+
+/// How many elements lie between an address and the next that is a multiple of so many bytes.
+template <class T>
+NORMACT_SIMD int64_t elements_to(const T* from, int bytes) {
+  const auto past = int64_t(reinterpret_cast<uintptr_t>(from) % unsigned(bytes));
+  return past == 0 ? 0 : (bytes - past) / int64_t{sizeof(T)};
+}
+template <class T>
+NORMACT_SIMD int64_t elements_to_vector(const T* from) {
+  return elements_to(from, kVectorBytes);
+}
+
+/// target[i] = source[i] at any address. Other threads see it after stream_fence().
+template <class T>
+__attribute__((noinline)) void stream(const T* source, T* target, int64_t count) {
+  constexpr int64_t kStep = kVectorBytes / int64_t{sizeof(T)};
+  int64_t j = elements_to_vector(target);
+  if (j > count) j = count;
+  __builtin_memcpy(target, source, size_t(j) * sizeof(T));
+  for (; j + kStep <= count; j += kStep) store_raw(target + j, load_raw<IntVec>(source + j, All{}), Streamed{});
+  __builtin_memcpy(target + j, source + j, size_t(count - j) * sizeof(T));
+}
+
+/// Ends a kernel that has streamed.
+NORMACT_SIMD void stream_fence() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+/// write(buffer, begin, count) for pieces of an array of `count` elements, which go from the buffer to the target.
+/// All but the first begin where a line does, so that no line is written in two ways.
+template <class T, class Write>
+NORMACT_SIMD void stream_pieces(T* target, int64_t count, Write write) {
+  alignas(kLineBytes) T buffer[kStreamed<T>];
+  const int64_t to_line = elements_to(target, kLineBytes);
+  int64_t piece = to_line > 0 ? to_line : kStreamed<T>;
+  for (int64_t begin = 0; begin < count; begin += piece, piece = kStreamed<T>) {
+    if (piece > count - begin) piece = count - begin;
+    write(buffer, begin, piece);
+    stream<T>(buffer, target + begin, piece);
+  }
+}
+
+}  // namespace normact::cpu::NORMACT_ISA
