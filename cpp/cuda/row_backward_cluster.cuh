@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
     Statistics served[kExchangeDepth];  // of the rows worked on
   };
   __shared__ BlockMemory block_memory;
-  auto& block = at_known_address(block_memory);
+  auto& [exchange, barriers, served] = at_known_address(block_memory);  // lambdas capture them by name in C++17
 
   const ClusterShare share(p.geometry.rows, static_cast<int>(p.geometry.cols) / kSize, split);
   const bool serving = kServed && share.warp == share.warps;
@@ -288,16 +288,16 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
   const bool residual = p.dresidual.data != nullptr;
   char* parts = shared;  // of a direct exchange; then the rings
   const int tensors = residual ? 3 : 2;
-  RowRing ring = [&] {
+  RowRing ring = [&, &barriers = barriers] {
     if constexpr (kServed) {
-      return RowRing(shared, block.barriers.full, share.warps * share.packs_per_warp, share.block_count,
+      return RowRing(shared, barriers.full, share.warps * share.packs_per_warp, share.block_count,
                      share.warp * share.packs_per_warp + share.lane, split.stages, tensors,
                      Worker::kKeeps ? Worker::kParts - 1 : 0);
     } else {
       const int before = share.warp * split.stages * tensors * share.packs_per_warp;
       char* const own = shared + DirectExchange<A>::bytes(share.parts()) + before * kPackBytes;
-      return RowRing(own, block.barriers[share.warp], share.packs_per_warp, share.count, share.lane, split.stages,
-                     tensors, 0);
+      return RowRing(own, barriers[share.warp], share.packs_per_warp, share.count, share.lane, split.stages, tensors,
+                     0);
     }
   }();
   const auto fetch = [&](int turn, int slot) {
@@ -313,25 +313,25 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
     if (residual) copy(2, p.dresidual);
   };
   if constexpr (kServed) {
-    if (serving) block.exchange.init(share.warps);
-    if (fetching && share.lane == 0) block.barriers.init(share.warps);
+    if (serving) exchange.init(share.warps);
+    if (fetching && share.lane == 0) barriers.init(share.warps);
   } else {
-    if (share.warp == 0) block.exchange.init();
+    if (share.warp == 0) exchange.init();
     if (share.lane == 0) ring.init();
   }
   prefetch_parameter<T>(p.weight, p.geometry.cols);
   wait_for_previous_kernel();
   if (!kServed && share.lane == 0) fetch(0, 0);
-  BackwardServer<kKind, A> server(p, scalars, share, block.served);
+  BackwardServer<kKind, A> server(p, scalars, share, served);
   if (serving) server.start();
   __syncthreads();
   cluster_arrive(share.blocks);
   if constexpr (kServed) {
     if (serving || fetching) {
-      if (fetching && share.lane == 0) fetch_rows(block.barriers, share.turns, split.stages, fetch);
+      if (fetching && share.lane == 0) fetch_rows(barriers, share.turns, split.stages, fetch);
       __syncwarp();
       cluster_wait(share.blocks);
-      if (serving) server.run(block.exchange);
+      if (serving) server.run(exchange);
       allow_next_kernel();
       cluster_arrive(share.blocks);
       cluster_wait(share.blocks);
@@ -346,12 +346,12 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
   LaneParameter<T, T, kVectors, false> biases(p.bias, share, A(0), A(0));
   const bool bias = kKind == NormKind::layer || kActivated || p.dbias.data != nullptr;
   A dweight[kVectors][kSize] = {}, dbias[kVectors][kSize] = {};
-  Worker worker{p, scalars, share, ring, block.exchange, weights, biases, dweight, dbias, parts, residual, bias};
+  Worker worker{p, scalars, share, ring, exchange, weights, biases, dweight, dbias, parts, residual, bias};
   cluster_wait(share.blocks);
 
-  const auto statistics = [&](int turn) {
+  const auto statistics = [&, &served = served](int turn) {
     if constexpr (kServed)
-      return block.served[turn % kExchangeDepth];
+      return served[turn % kExchangeDepth];
     else
       return load_statistics<kKind, A>(p, scalars.rows, share, turn);
   };
@@ -363,7 +363,7 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
     if constexpr (kServed) {
       if (turn + 1 < share.turns) worker.contribute(turn + 1, next_place, statistics(turn + 1));
       worker.finish(turn, place.slot, statistics(turn));
-      if (share.lane == 0) block.barriers.empty[place.slot].arrive();
+      if (share.lane == 0) barriers.empty[place.slot].arrive();
     } else {
       const Statistics after = statistics(turn + 2);
       if (turn + 1 < share.turns) worker.contribute(turn + 1, next_place, next);
