@@ -14,7 +14,10 @@ namespace normact::cpu {
 
 constexpr int64_t kSerialBytes = 256 * 1024;  // less traffic than this takes less time than waking a thread
 constexpr int64_t kTaskBytes = 64 * 1024;
-constexpr int64_t kCachedBytes = 32 * 1024 * 1024;  // what more traffic than this has written, no cache holds
+/// What more traffic than this has written, the next call does not find in a cache. Of calls that each read what the
+/// last has written (relu in turn between two tensors, 1 and 2 threads of a Xeon), those on 8 MiB take 1.0 and 0.74
+/// times as long with usual stores as past the caches, on 16 MiB 1.41 and 1.13, on 32 MiB 1.35 and 1.38.
+constexpr int64_t kCachedBytes = 32 * 1024 * 1024;
 
 NORMACT_HD int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
