@@ -10,7 +10,8 @@ using namespace fixture;
 using namespace normact;
 
 constexpr DType kDtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
-constexpr int64_t kGuard = 256;  // bytes on either side
+constexpr int64_t kGuard = 256;           // bytes on either side
+constexpr int64_t kSharedCols = 2000003;  // of rows so few that threads share each
 
 /// An array of numbers between -4 and 4, or of guards; its first element lies so many elements past a line.
 class Array {
@@ -135,7 +136,7 @@ void backward(const Problem& p, size_t (*query)(const Problem&), Status (*run)(c
 }
 
 TEST(row_norm_forward) {
-  for_each_call({4096, 2051}, [](Tensors& t, DType dtype) {
+  for_each_call({4096, 2051, kSharedCols}, [](Tensors& t, DType dtype) {
     for (auto kind : {NORMACT_ACTIVATION_IDENTITY, NORMACT_ACTIVATION_GELU}) {
       t.first.fill(1);
       RowForward p{};
@@ -152,7 +153,7 @@ TEST(row_norm_forward) {
 }
 
 TEST(row_norm_backward) {
-  for_each_call({8192, 8195}, [](Tensors& t, DType dtype) {
+  for_each_call({8192, 8195, kSharedCols}, [](Tensors& t, DType dtype) {
     for (auto kind : {NORMACT_ACTIVATION_IDENTITY, NORMACT_ACTIVATION_GELU}) {
       t.first.fill(1);
       RowBackward p{};
