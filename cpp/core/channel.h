@@ -28,6 +28,12 @@ struct ChannelGeometry {
   int64_t place_shape[kMaxDims];  // slowest first
 };
 
+/// Of a batch norm whose planes lie side by side in every sample: the same with each column of such a row, one place of
+/// one channel, in the place of a channel. What was a channel is a group.
+inline ChannelGeometry columns_of(const ChannelGeometry& g) {
+  return {g.samples, g.channels * g.places, g.channels, 1, 1, 1, {1}};
+}
+
 NORMACT_HD bool has_no_elements(const ChannelGeometry& geometry) {
   return geometry.samples == 0 || geometry.channels == 0 || geometry.places == 0;
 }

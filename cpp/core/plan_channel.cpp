@@ -140,7 +140,7 @@ int groups_an_item(const ChannelRequest& r, const ChannelPlan& plan) {
 /// Everything that follows from the access, for plans that read x twice.
 void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* to) {
   ChannelPlan& plan = *to;
-  const bool planes = r.access == ChannelAccess::planes, streams = r.access == ChannelAccess::rows;
+  const bool planes = r.access == ChannelAccess::planes, streams = goes_by_rows(r);
   const int blocks_an_sm = planes ? tuning.plane_blocks : streams ? tuning.stream_blocks : tuning.element_blocks;
   const int64_t resident = std::max<int64_t>(1, device.multiprocessors - r.sm_margin) * blocks_an_sm;
   if (planes) {
@@ -183,6 +183,30 @@ void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const Ch
   plan.tiles_an_item = tiles_an_item(r, tuning, resident, plan);
   const int64_t items = plan.slabs * plan.items_a_slab();
   plan.blocks = std::min(plan.order == ChannelOrder::solo ? plan.slabs : items, resident);
+}
+
+/// Fills the plan as far as it is about items; false if columns have none that are kept: sums of channels need those.
+bool divide(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan) {
+  *plan = {};
+  plan->access = r.access;
+  plan->whole = r.access == ChannelAccess::planes && r.aligned;
+  plan->batches = batches_of(r);
+  plan->groups = r.geometry.groups;
+  plan->unit_step = 1;
+  if (plan_kept(r, device, tuning, plan)) return true;
+  if (r.access == ChannelAccess::columns && r.passes != ChannelPasses::apply) return false;
+  plan_read_twice(r, device, tuning, plan);
+  return true;
+}
+
+/// The request by columns, if it may go so and its planes are small.
+ChannelRequest by_columns(const ChannelRequest& request, const ChannelTuning& tuning) {
+  ChannelRequest r = request;
+  if (!r.columns || r.geometry.places * size_of(r.dtype) > tuning.column_bytes) return r;
+  r.access = ChannelAccess::columns;
+  r.geometry = columns_of(r.geometry);
+  r.channel_sums = false;
+  return r;
 }
 
 }  // namespace
@@ -240,15 +264,11 @@ void divide_tiles(const ChannelRequest& r, int64_t slab_channels, ChannelPlan* p
   plan->slabs = plan->batches * ceil_div(plan->tiles, plan->tiles_a_slab);
 }
 
-ChannelPlan plan_channel(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning) {
+ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning) {
   ChannelPlan plan{};
-  if (has_no_elements(r.geometry)) return plan;
-  plan.access = r.access;
-  plan.whole = r.access == ChannelAccess::planes && r.aligned;
-  plan.batches = batches_of(r);
-  plan.groups = r.set == ChannelSet::channel ? r.geometry.channels : r.geometry.groups;
-  plan.unit_step = 1;
-  if (!plan_kept(r, device, tuning, &plan)) plan_read_twice(r, device, tuning, &plan);
+  if (has_no_elements(request.geometry)) return plan;
+  ChannelRequest r = by_columns(request, tuning);
+  if (!divide(r, device, tuning, &plan)) divide(r = request, device, tuning, &plan);
   const int64_t entries_a_group = plan.parts * stacks_a_group(r, plan);
   plan.merge_lanes = static_cast<int>(std::min<int64_t>(kWarp, power_of_two_from(entries_a_group)));
   plan.scratch_bytes = scratch_bytes(r, plan);

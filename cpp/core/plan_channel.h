@@ -26,6 +26,7 @@ constexpr int kLargeRingAccesses = 16, kSmallRingAccesses = 8;  // of all thread
 enum class ChannelAccess : uint8_t {
   planes,   // packs: the places of a channel are neighbours; a pack at the edge of a plane is cut
   rows,     // packs: the channels of a place are neighbours, whole packs at multiples of 16 bytes
+  columns,  // the same of rows that are samples: small planes side by side (columns_of), of which packs hold several
   elements  // one element at a time, at any strides
 };
 
@@ -107,6 +108,7 @@ struct ChannelRequest {
   ChannelAccess access;
   bool aligned;       // planes: each begins at a multiple of 16 bytes
   bool place_major;   // elements: channels lie closer together than places
+  bool columns;       // whether a batch norm whose planes are not whole packs may go by columns, too
   int tensors;        // of x's shape that a pass reads
   int kept;           // of these, those that both passes need, and that may be kept between them
   bool mask;          // whether there is one
@@ -123,6 +125,7 @@ struct ChannelRequest {
 
 /// What measurements may vary.
 struct ChannelTuning {
+  int64_t column_bytes = 1024;     // of a plane that goes by columns, at most
   int64_t wave_bytes = 32 << 20;   // read in a wave
   int64_t item_bytes = 128 << 10;  // read by an item, at most
   int64_t least_item_bytes = 16 << 10;

@@ -16,9 +16,12 @@ inline int width_of(const ChannelRequest& r) {
   return r.access == ChannelAccess::elements ? 1 : kPackBytes / size_of(r.dtype);
 }
 
-inline int64_t group_channels(const ChannelRequest& r) {
-  return r.set == ChannelSet::channel ? 1 : r.geometry.channels / r.geometry.groups;
+/// Whether units are rows of packs.
+inline bool goes_by_rows(const ChannelRequest& r) {
+  return r.access == ChannelAccess::rows || r.access == ChannelAccess::columns;
 }
+
+inline int64_t group_channels(const ChannelRequest& r) { return r.geometry.channels / r.geometry.groups; }
 
 inline int64_t batches_of(const ChannelRequest& r) { return r.set == ChannelSet::channel ? 1 : r.geometry.samples; }
 
@@ -43,9 +46,10 @@ inline int scratch_bytes(const ChannelRequest& r, const ChannelPlan& plan) {
 
 /// Shared memory for what belongs to the channels of two items that are kept; 0: more channels than a thread fetches.
 inline int parameter_bytes(const ChannelRequest& r, const ChannelPlan& plan) {
-  const int channels = plan.tile * plan.tiles_an_item;
-  if (channels > kChannelThreads) return 0;
-  return static_cast<int>(round_up(2 * channels * r.parameters * accumulator_bytes(r.dtype), kPackBytes));
+  const bool shared = r.set == ChannelSet::channel;  // columns share those of their group
+  const int64_t number = plan.tile * plan.tiles_an_item / (shared ? group_channels(r) : 1);
+  if (number > kChannelThreads) return 0;
+  return static_cast<int>(round_up(2 * number * r.parameters * accumulator_bytes(r.dtype), kPackBytes));
 }
 
 /// Whether bytes of a mask that is written may hold the ends of two planes: whoever writes one must have both.

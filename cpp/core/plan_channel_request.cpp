@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <initializer_list>
+#include <numeric>
 
 #include "core/plan_channel.h"
 #include "core/plan_common.h"
@@ -54,6 +55,23 @@ bool are_rows(const ChannelProblem& p, const ChannelView& x) {
   return x.sample_stride == g.places * x.place_stride[0];
 }
 
+/// Whether a batch norm's samples may go as rows of their planes. Packs hold parts of several channels; threads on some
+/// whole packs side by side have whole channels.
+bool fit_columns(const ChannelGeometry& g, ChannelSet set, DType dtype) {
+  constexpr int64_t kLeastSamples = 8;  // each a row: fewer leave threads without work
+  const int64_t width = kPackBytes / size_of(dtype);
+  return set == ChannelSet::channel && dtype != DType::f64 && g.samples >= kLeastSamples && g.samples < kMost &&
+         g.places > 0 && g.channels < kMost / g.places && g.channels * g.places % width == 0 &&
+         std::lcm(width, g.places) <= kChannelThreads * width;
+}
+
+bool are_columns(const ChannelProblem& p, const ChannelView& x) {
+  const ChannelGeometry& g = p.geometry;
+  return g.place_ndim == 1 && x.place_stride[0] == 1 && x.channel_stride == g.places &&
+         x.sample_stride % (kPackBytes / size_of(p.dtype)) == 0 && x.sample_stride >= 0 && x.sample_stride < kMost &&
+         fit_columns(g, p.set, p.dtype);
+}
+
 /// The planner's view of a problem whose tensors of x's shape are x and `others`.
 ChannelRequest request_with(const ChannelProblem& p, const ChannelView& x, Views others, ChannelPasses passes,
                             int sm_margin) {
@@ -73,7 +91,10 @@ ChannelRequest request_with(const ChannelProblem& p, const ChannelView& x, Views
   if (p.dtype == DType::f64 || !have_equal_strides(g, x, others) || !have_equal_phases(x, others)) return r;
   if (are_rows(p, x) && aligned) {
     r.access = ChannelAccess::rows;
-  } else if (are_planes(p, x)) {
+    return r;
+  }
+  r.columns = aligned && !r.aligned && are_columns(p, x);
+  if (are_planes(p, x)) {
     r.access = ChannelAccess::planes;
     r.numbered = aligned && g.places_after == g.places && (g.channels == 1 || x.channel_stride == g.places) &&
                  (g.samples == 1 || x.sample_stride == g.channels * g.places);
@@ -91,7 +112,7 @@ ChannelRequest request_of(const ChannelForward& p, int sm_margin) {
   r.mask = r.marks = p.mask != nullptr;
   r.averages = p.set == ChannelSet::group && p.running.mean.data != nullptr;
   r.sums = 3;
-  r.parameters = 2;
+  r.parameters = 3;
   r.entry_bytes = 4 * accumulator_bytes(p.dtype);
   return r;
 }
@@ -120,6 +141,7 @@ size_t largest_channel_workspace(const ChannelRequest& request, const DeviceInfo
   size_t most = 0;
   const int64_t width = kPackBytes / size_of(request.dtype);
   ChannelRequest r = request;
+  r.columns = false;
   for (const ChannelAccess access : {ChannelAccess::planes, ChannelAccess::rows, ChannelAccess::elements}) {
     if (access == ChannelAccess::planes && request.geometry.places < width) continue;
     if (access == ChannelAccess::rows && request.geometry.channels % width != 0) continue;
@@ -134,7 +156,8 @@ size_t largest_channel_workspace(const ChannelRequest& request, const DeviceInfo
       }
     }
   }
-  return most;
+  r.columns = fit_columns(request.geometry, request.set, request.dtype);
+  return std::max(most, plan_channel(r, device, tuning).workspace_bytes);
 }
 
 }  // namespace normact

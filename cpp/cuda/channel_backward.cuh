@@ -51,9 +51,9 @@ struct BackwardPass {
     A mean, rstd, weight, bias;
   };
   __device__ __forceinline__ Parameters parameters_of(int64_t batch, int64_t channel) const {
-    const int64_t group = s.group_of(channel);
+    const int64_t group = s.group_of(channel), index = s.parameter_of(channel);
     return {*statistic_at<A>(p.mean, batch, group), *statistic_at<A>(p.rstd, batch, group),
-            entry_or<T>(p.weight, channel, A(1)), entry_or<T>(p.bias, channel, A(0))};
+            entry_or<T>(p.weight, index, A(1)), entry_or<T>(p.bias, index, A(0))};
   }
 
   __device__ __forceinline__ Constants constants_of(const ChannelTile& tile, const KeptPacks& kept,
@@ -215,9 +215,14 @@ struct BackwardPass {
       leave_sums(s, walk, index, sums, scratch);
     }
     steps.meet();
+    if (s.has_columns()) {
+      store_group_sums(s, item, scratch, s.scratch_lines, entries, [](int) { return A(1); });
+      return;
+    }
     store_sums(s, item, scratch, entries);
     if (s.groups_an_item == 0) return;
-    store_group_sums(s, item, scratch, entries + s.group_entries_at,
+    __syncthreads();
+    store_group_sums(s, item, scratch, 1, entries + s.group_entries_at,
                      [&](int channel) { return kept_parameters<kKept>(*this, item.tile(s, 0), kept, channel).weight; });
   }
 
@@ -278,7 +283,9 @@ struct BackwardPass {
         if (p.dbias.data != nullptr) store_parameter<T>(p.dbias, group * p.dbias.stride, sum.first);
         if (p.dweight.data != nullptr) store_parameter<T>(p.dweight, group * p.dweight.stride, sum.second);
       }
-      if (s.groups_an_item == 0) scale = channel_scale(scale, entry_or<T>(p.weight, group, A(1)));
+      if (s.groups_an_item == 0 || s.has_columns()) {
+        scale = channel_scale(scale, entry_or<T>(p.weight, group, A(1)));
+      }
       const A share = p.frozen ? A(0) : scale / static_cast<A>(s.per_channel * s.group_channels);
       const NumberPair<A> final{share * sum.first, share * sum.second};
       if (kKept && !s.settles_apart) {
@@ -292,12 +299,13 @@ struct BackwardPass {
   /// c1 and c2 of a channel. first_group: of those that are settled together.
   __device__ __forceinline__ NumberPair<A> correction(int64_t batch, int64_t channel, int first_group, A scale) const {
     if constexpr (kKept) return settled_at<A>(s, settled, s.group_of(channel) - first_group);
+    const int64_t group = s.group_of(channel);
     if (p.sums.data != nullptr) {
-      const A share = scale / static_cast<const A*>(p.count)[channel * p.count_stride];
-      return {*table_at<A>(p.sums, 1, channel) * share, *table_at<A>(p.sums, 0, channel) * share};
+      const A share = scale / static_cast<const A*>(p.count)[group * p.count_stride];
+      return {*table_at<A>(p.sums, 1, group) * share, *table_at<A>(p.sums, 0, group) * share};
     }
     if (!s.reduces) return {A(0), A(0)};  // frozen, no parameter gradients
-    return handed<Arrival::there>(finals + batch * s.groups + s.group_of(channel));
+    return handed<Arrival::there>(finals + batch * s.groups + group);
   }
 
   /// coming: the block's next item, which takes this one's place, or the steps to the next ticket.

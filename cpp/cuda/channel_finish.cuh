@@ -145,8 +145,9 @@ __global__ void __launch_bounds__(kChannelThreads)
     if (j == 0 || after == 0) {
       const NumberPair<A> of = pass.statistics(p.set == ChannelSet::channel ? 0 : sample, channel, 0);
       mean = of.first;
-      scale = channel_scale(of.second, entry_or<T>(p.weight, channel, A(1)));
-      bias = entry_or<T>(p.bias, channel, A(0));
+      const auto own = pass.parameters_of(sample, channel);
+      scale = channel_scale(of.second, own.weight);
+      bias = own.bias;
     }
     const int64_t place = before * g.places_after + after;
     const auto at = [&](const ChannelView& view) {

@@ -25,12 +25,10 @@ __device__ __forceinline__ A* statistic_at(const ChannelStatistic& statistic, in
   return static_cast<A*>(statistic.data) + batch * statistic.sample_stride + group * statistic.group_stride;
 }
 
-/// The first element of a sample's channel; 0 in the place of one that is not finite.
+/// The first element of a sample's channel.
 template <class T>
-__device__ __forceinline__ Accumulator<T> first_element(const ChannelView& x, int64_t sample, int64_t channel) {
-  using A = Accumulator<T>;
-  const A value = convert<A>(static_cast<const T*>(x.data)[sample * x.sample_stride + channel * x.channel_stride]);
-  return value - value == A(0) ? value : A(0);
+__device__ __forceinline__ T first_element(const ChannelView& x, int64_t sample, int64_t channel) {
+  return static_cast<const T*>(x.data)[sample * x.sample_stride + channel * x.channel_stride];
 }
 
 template <class A>
@@ -79,10 +77,22 @@ struct ForwardPass {
 
   using Sums = ThreadSums<T, Walk>;
 
-  /// What the means of a set's parts are told from: its first element. So they keep their digits however large the mean
-  /// is beside what they differ by.
-  __device__ __forceinline__ A origin_of(int64_t batch, int64_t channel) const {
-    return first_element<T>(p.x, batch, s.group_of(channel) * s.group_channels);
+  /// What belongs to a channel beside its statistics.
+  struct Parameters {
+    A weight, bias;
+    T first;  // element of the set; as it is in memory, so that nobody waits for it before it is kept
+
+    /// What the means of a set's parts are told from: its first element, if that is finite. So they keep their digits
+    /// however large the mean is beside what they differ by.
+    __device__ __forceinline__ A origin() const {
+      const A value = convert<A>(first);
+      return value - value == A(0) ? value : A(0);
+    }
+  };
+  __device__ __forceinline__ Parameters parameters_of(int64_t batch, int64_t channel) const {
+    const int64_t index = s.parameter_of(channel);
+    return {entry_or<T>(p.weight, index, A(1)), entry_or<T>(p.bias, index, A(0)),
+            first_element<T>(p.x, batch, s.group_of(channel) * s.group_channels)};
   }
 
   __device__ __forceinline__ ItemCopy<Walk, 1> copy(const ChannelItem& item) const {
@@ -123,27 +133,24 @@ struct ForwardPass {
       A origin[kOwned] = {};
       if (walk.works()) {
 #pragma unroll
-        for (int o = 0; o < kOwned; ++o) origin[o] = origin_of(tile.batch, tile.first + walk.column() + o);
+        for (int o = 0; o < kOwned; ++o) {
+          origin[o] = kept_parameters<kKept>(*this, tile, kept, walk.column() + o).origin();
+        }
       }
-      if constexpr (kKept) {
-        if (begins) sums.begin_together(s, walk, kept);
-      } else {
-        sums = Sums();
-      }
+      if (!kKept || begins) sums = Sums();
       reduce_tile(walk, kept, sums, steps);
       if (kKept && !ends) {
         leave_moments(s, walk, index, {}, {}, A(0), scratch);
         continue;
       }
-      if constexpr (kKept) sums.join_all(s);
+      sums.join_all(s);
       sums.finish(origin);
-      A count = static_cast<A>(sums.count);
-      if constexpr (!kKept) join_moments(s, sums.pivot, sums.square, &count);
-      leave_moments(s, walk, index, sums.pivot, sums.square, count, scratch);
+      leave_moments(s, walk, index, sums.pivot, sums.square, static_cast<A>(sums.count), scratch);
     }
-    store_moments(
-        s, item, scratch, entries, [&](int64_t channel) { return origin_of(item.batch, channel); },
-        [&] { steps.meet(); });
+    const auto origin = [&](int column) {
+      return kept_parameters<kKept>(*this, item.tile(s, 0), kept, column).origin();
+    };
+    store_moments(s, item, scratch, entries, origin, [&] { steps.meet(); });
   }
 
   template <class Steps>
@@ -158,14 +165,12 @@ struct ForwardPass {
         const int elements = walk.count(spot[k]);
         A value[kWidth];
         walk.get(in.x[k], value);
-        if constexpr (!kKept) {
-          if (k == 0 && sums.count == 0) {
+        if (k == 0 && sums.count == 0) {
 #pragma unroll
-            for (int j = 0; j < kWidth; ++j) value[j] = walk.inside(spot[k], j) ? value[j] : A(0);
-            sums.begin(value, elements);
-          }
+          for (int j = 0; j < kWidth; ++j) value[j] = walk.inside(spot[k], j) ? value[j] : A(0);
+          sums.begin(value, elements);
         }
-        sums.add(walk, spot[k], value, elements);
+        sums.add(value, elements, [&](int j) { return walk.inside(spot[k], j); });
       }
     };
     if constexpr (kKept) {
@@ -201,14 +206,6 @@ struct ForwardPass {
     });
   }
 
-  /// What belongs to a channel beside its statistics.
-  struct Parameters {
-    A weight, bias;
-  };
-  __device__ __forceinline__ Parameters parameters_of(int64_t, int64_t channel) const {
-    return {entry_or<T>(p.weight, channel, A(1)), entry_or<T>(p.bias, channel, A(0))};
-  }
-
   /// mean and rstd of a channel. first_group: of those that are settled together.
   __device__ __forceinline__ NumberPair<A> statistics(int64_t batch, int64_t channel, int first_group) const {
     const int64_t group = s.group_of(channel);
@@ -216,7 +213,7 @@ struct ForwardPass {
     if (p.source == StatisticsSource::batch) return handed<Arrival::there>(finals + batch * s.groups + group);
     if (p.source == StatisticsSource::given)
       return {*statistic_at<A>(p.mean, batch, group), *statistic_at<A>(p.rstd, batch, group)};
-    return {entry_or<T>(p.running.mean, channel, A(0)), rstd_of(entry_or<T>(p.running.variance, channel, A(1)), p.eps)};
+    return {entry_or<T>(p.running.mean, group, A(0)), rstd_of(entry_or<T>(p.running.variance, group, A(1)), p.eps)};
   }
 
   /// coming: the block's next item, which takes this one's place, or the steps to the next ticket.
@@ -245,9 +242,11 @@ struct ForwardPass {
     for (int o = 0; o < kOwned; ++o) {
       const int64_t channel = tile.first + walk.column() + o;
       const NumberPair<A> of = statistics(tile.batch, channel, tile.first_group);
-      if (p.source == StatisticsSource::running && first && walk.line() == 0 && walk.lane() == 0) {
-        if (p.mean.data != nullptr) *statistic_at<A>(p.mean, 0, channel) = of.first;
-        if (p.rstd.data != nullptr) *statistic_at<A>(p.rstd, 0, channel) = of.second;
+      const int64_t group = s.group_of(channel);
+      if (p.source == StatisticsSource::running && first && walk.line() == 0 && walk.lane() == 0 &&
+          group * s.group_channels == channel) {
+        if (p.mean.data != nullptr) *statistic_at<A>(p.mean, 0, group) = of.first;
+        if (p.rstd.data != nullptr) *statistic_at<A>(p.rstd, 0, group) = of.second;
       }
       const Parameters own = kept_parameters<kKept>(*this, tile, kept, walk.column() + o);
       mean[o] = of.first;

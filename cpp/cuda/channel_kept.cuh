@@ -52,10 +52,10 @@ class KeptPacks {
   SharedAddress at_ = 0;
 };
 
-/// What belongs to the channels of an item (Pass::Parameters), which one thread a channel fetches: where it is kept.
+/// What belongs to the channels of an item (Pass::Parameters), which one thread for each fetches: where it is kept.
 template <class Parameters>
 __device__ __forceinline__ Parameters* parameters_at(const ChannelSpace& s, int turn) {
-  return reinterpret_cast<Parameters*>(channel_shared + s.parameters_at) + turn * s.tile * s.tiles_an_item;
+  return reinterpret_cast<Parameters*>(channel_shared + s.parameters_at) + turn * s.parameters_an_item();
 }
 
 /// That of the channel at `column` of a tile.
@@ -63,7 +63,9 @@ template <bool kKept, class Pass>
 __device__ __forceinline__ typename Pass::Parameters kept_parameters(const Pass& pass, const ChannelTile& tile,
                                                                      const KeptPacks& kept, int column) {
   using Parameters = typename Pass::Parameters;
-  if (kKept && pass.s.parameters_at > 0) return parameters_at<Parameters>(pass.s, kept.turn())[tile.in_item + column];
+  if (kKept && pass.s.parameters_at > 0) {
+    return parameters_at<Parameters>(pass.s, kept.turn())[pass.s.parameter_of(tile.in_item + column)];
+  }
   return pass.parameters_of(tile.batch, tile.first + column);
 }
 

@@ -6,60 +6,55 @@
 
 namespace normact::cuda {
 
-/// A thread's sums of each of its channels, about a number of its data that is near their mean (begin). Where items
-/// are kept, that is the mean of the first accesses of all lanes that belong together, and these add up what they
-/// have; else it is the thread's own first element (planes: the mean of its first access), and moments merge by
-/// Chan's formula. With an element for the mean, squares are summed that exceed those about the mean by n times the
-/// square of what lies between: not more than n times, and for data without outliers twice or so; a thread has some
-/// hundred elements. Sums that go on over tiles of a group are about the first one's: as many times more as there
-/// are.
+/// A thread's sums of each of its channels, about its own first element (planes: the mean of its first access). Lanes
+/// that belong together bring theirs to the mean of these numbers and add them up. With such a number for the mean,
+/// squares are summed that exceed those about the mean by n times the square of what lies between: not more than n
+/// times, and for data without outliers twice or so; a thread has some hundred elements.
 template <class T, class Walk>
 struct ThreadSums {
   using A = Accumulator<T>;
-  using Spot = typename Walk::Spot;
   static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
 
   A pivot[kOwned] = {}, sum[kOwned] = {}, square[kOwned] = {};
   int count = 0;  // elements of each channel
 
+  /// The first access, of which `elements` are inside. The others are 0.
   __device__ __forceinline__ void begin(const A (&value)[kWidth], int elements) {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) pivot[Walk::owner(j)] += value[j];
     if constexpr (Walk::kPlanes) pivot[0] /= static_cast<A>(elements);
   }
-  /// All threads of a warp.
-  __device__ __forceinline__ void begin_together(const ChannelSpace& s, const Walk& walk, const KeptPacks& kept) {
-    *this = ThreadSums();
-    int elements = 0;
-    Spot first;
-    if (walk.peek(&first)) {
-      A value[kWidth];
-      walk.get(load_shared_pack<T>(kept.at(0, 0)), value);
-      elements = walk.count(first);
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) pivot[Walk::owner(j)] += walk.inside(first, j) ? value[j] : A(0);
-    }
-    join(s, [&](int offset) {
-      elements += __shfl_xor_sync(kFullWarp, elements, offset);
-#pragma unroll
-      for (int o = 0; o < kOwned; ++o) pivot[o] += __shfl_xor_sync(kFullWarp, pivot[o], offset);
-    });
-    const A share = elements > 0 ? A(1) / static_cast<A>(elements) : A(0);
-#pragma unroll
-    for (int o = 0; o < kOwned; ++o) pivot[o] *= share;
-  }
-  __device__ __forceinline__ void add(const Walk& walk, const Spot& spot, const A (&value)[kWidth], int elements) {
+  /// inside(j): whether element j of the access is one of the `elements`.
+  template <class Inside>
+  __device__ __forceinline__ void add(const A (&value)[kWidth], int elements, Inside inside) {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
       A centred = value[j] - pivot[Walk::owner(j)];
-      if (!walk.inside(spot, j)) centred = A(0);
+      if (!inside(j)) centred = A(0);
       sum[Walk::owner(j)] += centred;
       square[Walk::owner(j)] += centred * centred;
     }
     count += elements;
   }
-  /// All threads of a warp: those of the lanes that began together.
+  /// Adds up what the lanes of a warp that belong together have. All threads of the warp.
   __device__ __forceinline__ void join_all(const ChannelSpace& s) {
+    A centre[kOwned], lanes = count > 0 ? A(1) : A(0);
+#pragma unroll
+    for (int o = 0; o < kOwned; ++o) centre[o] = pivot[o];
+    join(s, [&](int offset) {
+      lanes += __shfl_xor_sync(kFullWarp, lanes, offset);
+#pragma unroll
+      for (int o = 0; o < kOwned; ++o) centre[o] += __shfl_xor_sync(kFullWarp, centre[o], offset);
+    });
+    const A share = lanes > A(0) ? A(1) / lanes : A(0), n = static_cast<A>(count);
+#pragma unroll
+    for (int o = 0; o < kOwned; ++o) {
+      centre[o] *= share;
+      const A apart = pivot[o] - centre[o];
+      square[o] += apart * (A(2) * sum[o] + n * apart);
+      sum[o] += n * apart;
+      pivot[o] = centre[o];
+    }
     join(s, [&](int offset) {
       count += __shfl_xor_sync(kFullWarp, count, offset);
 #pragma unroll

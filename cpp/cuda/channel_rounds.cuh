@@ -89,14 +89,17 @@ __device__ __forceinline__ void pause(unsigned nanoseconds) {
   for (const uint64_t begin = now(); now() - begin < nanoseconds;) __nanosleep(100);
 }
 
-/// What belongs to the channels of an item, a thread a channel: fetch() it early, keep() it where all can read it.
+/// What belongs to the channels of an item, a thread for each: fetch() it early, keep() it where all can read it. Items
+/// of columns begin at a channel's first and have all of each.
 template <class Pass>
 class ItemParameters {
  public:
   __device__ __forceinline__ ItemParameters(const ChannelSpace& s, const ChannelItem& item)
-      : s(s), mine_(s.parameters_at > 0 && static_cast<int>(threadIdx.x) < item.channels) {}
+      : s(s), mine_(s.parameters_at > 0 && static_cast<int>(threadIdx.x) < s.parameter_of(item.channels)) {}
   __device__ __forceinline__ void fetch(const Pass& pass, const ChannelItem& item) {
-    if (mine_) parameters_ = pass.parameters_of(item.batch, item.first + static_cast<int>(threadIdx.x));
+    if (!mine_) return;
+    const int ahead = static_cast<int>(threadIdx.x * s.by_parameter.size);
+    parameters_ = pass.parameters_of(item.batch, item.first + ahead);
   }
   __device__ __forceinline__ void keep(int turn) const {
     if (mine_) parameters_at<typename Pass::Parameters>(s, turn)[threadIdx.x] = parameters_;

@@ -38,12 +38,12 @@ struct ChannelSpace {
   int64_t group_entries_at;  // of groups of several channels, in entries; 0 where channels have none
   Divisor segments;          // planes: of a plane
   // Divide numbers below 2^31, which those of the kernels for packs are, as are channels and the entries of a group.
-  Divisor by_group, by_places, by_places_after;
+  Divisor by_group, by_parameter, by_places, by_places_after;
   int segment_places;
   int64_t low = 0, high = 0;  // planes: x's elements lie from the one on and before the other
   int place_ndim;
   int64_t place_shape[kMaxDims];
-  int64_t group_channels;
+  int64_t group_channels = by_group.size;
   int64_t groups_a_slab;
   int64_t groups;       // of a batch
   int64_t per_channel;  // elements of a channel in a batch
@@ -98,11 +98,11 @@ struct ChannelSpace {
         group_entries_at(plan.group_entries_at),
         segments(static_cast<unsigned>(plan.segments > 0 ? plan.segments : 1)),
         segment_places(static_cast<int>(plan.segment_packs * kPackBytes / size_of(p.dtype))),
-        by_group(static_cast<unsigned>(p.set == ChannelSet::channel ? 1 : p.geometry.channels / p.geometry.groups)),
+        by_group(static_cast<unsigned>(p.geometry.channels / p.geometry.groups)),
+        by_parameter(static_cast<unsigned>(parameter_channels(p))),
         by_places(divisor_of(p.geometry.places)),
         by_places_after(divisor_of(p.geometry.places_after)),
         place_ndim(p.geometry.place_ndim),
-        group_channels(p.set == ChannelSet::channel ? 1 : p.geometry.channels / p.geometry.groups),
         groups_a_slab(plan.tiles_a_slab * plan.tile / group_channels),
         groups(plan.groups),
         per_channel(p.geometry.places * samples_a_batch) {
@@ -127,8 +127,21 @@ struct ChannelSpace {
   __device__ __forceinline__ int64_t group_of(int64_t channel) const {
     return by_group.quotient(static_cast<unsigned>(channel));
   }
+  /// The index of a channel's weight and bias: columns (ChannelAccess) share those of their group.
+  __device__ __forceinline__ int64_t parameter_of(int64_t channel) const {
+    return by_parameter.quotient(static_cast<unsigned>(channel));
+  }
+  __device__ __forceinline__ int parameters_an_item() const {
+    return static_cast<int>(parameter_of(tile * tiles_an_item));
+  }
+  /// Whether channels are columns: sums and parameters are of their groups.
+  __device__ __forceinline__ bool has_columns() const { return by_parameter.size > 1; }
 
  private:
+  /// That share a weight and a bias.
+  static int parameter_channels(const ChannelProblem& p) {
+    return p.set == ChannelSet::channel ? static_cast<int>(p.geometry.channels / p.geometry.groups) : 1;
+  }
   /// Neighbours in a warp.
   static int helpers_of(int lines, int channels) {
     int helpers = 1;
@@ -136,7 +149,7 @@ struct ChannelSpace {
     return helpers;
   }
   static int sums_together(const ChannelProblem& p, const ChannelPlan& plan) {
-    const int64_t channels = p.set == ChannelSet::channel ? 1 : p.geometry.channels / p.geometry.groups;
+    const int64_t channels = p.geometry.channels / p.geometry.groups;
     return plan.access == ChannelAccess::planes && channels % plan.tile == 0 ? static_cast<int>(channels / plan.tile)
                                                                              : 1;
   }

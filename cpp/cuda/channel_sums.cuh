@@ -82,6 +82,26 @@ __device__ __forceinline__ Moments<A> moments_of_lines(const ChannelScratch<A>& 
   return {mean, sum_of_helpers(m2, helpers), count};
 }
 
+/// Calls visit(channel, index in the scratch memory) for what a helper has of the sums of channels from .. to - 1.
+template <class Visit>
+__device__ __forceinline__ void for_each_sum(int row, int lines, int from, int to, int helper, int helpers,
+                                             Visit visit) {
+  const unsigned channels = to > from ? static_cast<unsigned>(to - from) : 0;
+  if (channels == 0) return;
+  const unsigned line_step = static_cast<unsigned>(helpers) / channels, step = helpers - line_step * channels;
+  unsigned line = static_cast<unsigned>(helper) / channels, c = helper - line * channels;
+#pragma unroll 4
+  while (line < static_cast<unsigned>(lines)) {
+    visit(static_cast<int>(from + c), static_cast<int>(line * row + from + c));
+    line += line_step;
+    c += step;
+    if (c >= channels) {
+      c -= channels;
+      ++line;
+    }
+  }
+}
+
 /// Calls visit(local, from, to, helper, helpers) for the groups that an item may touch: their channels of the item,
 /// none where from >= to. All threads of a warp take part.
 template <class Visit>
@@ -116,23 +136,6 @@ __device__ __forceinline__ int scratch_index(const ChannelSpace& s, const Walk& 
   return line * row_of(s) + index * s.tile + walk.column();
 }
 
-/// Merges the moments of the lanes that belong together, of `count` elements each. All threads.
-template <int kOwned, class A>
-__device__ __forceinline__ void join_moments(const ChannelSpace& s, A (&mean)[kOwned], A (&m2)[kOwned], A* count) {
-  join(s, [&](int offset) {
-    const A others = __shfl_xor_sync(kFullWarp, *count, offset), share = share_of(*count, others);
-#pragma unroll
-    for (int o = 0; o < kOwned; ++o) {
-      const Moments<A> other{__shfl_xor_sync(kFullWarp, mean[o], offset), __shfl_xor_sync(kFullWarp, m2[o], offset),
-                             others};
-      const Moments<A> sum = merge(Moments<A>{mean[o], m2[o], *count}, other, share);
-      mean[o] = sum.mean;
-      m2[o] = sum.m2;
-    }
-    *count += others;
-  });
-}
-
 /// Leaves the moments of this thread's channels of tile `index`, of `count` elements each.
 template <class Walk, class A>
 __device__ __forceinline__ void leave_moments(const ChannelSpace& s, const Walk& walk, int index,
@@ -149,7 +152,7 @@ __device__ __forceinline__ void leave_moments(const ChannelSpace& s, const Walk&
 }
 
 /// Writes the entries of an item from what all threads have left: of its channels, or of its groups of several.
-/// origin(channel). meet(): a barrier. All threads.
+/// origin(the item's channel). meet(): a barrier. All threads.
 template <class A, class Origin, class Meet>
 __device__ __forceinline__ void store_moments(const ChannelSpace& s, const ChannelItem& item,
                                               const ChannelScratch<A>& scratch, MomentsEntry<A>* entries, Origin origin,
@@ -158,13 +161,10 @@ __device__ __forceinline__ void store_moments(const ChannelSpace& s, const Chann
   if (s.groups_an_item > 0) {
     meet();
     for_each_group_of_item(s, item, [&](int local, int from, int to, int helper, int helpers) {
-      const A of = origin(item.first + min(from, item.channels - 1));
-      const Moments<A> sum =
-          moments_of_lines(scratch, helpers, scratch.number(0)[from < to ? from : 0], [&](auto visit) {
-            for (int c = from + helper; c < to; c += helpers) {
-              for (int i = 0; i < lines; ++i) visit(i * row + c);
-            }
-          });
+      const A of = origin(min(from, item.channels - 1));
+      const Moments<A> sum = moments_of_lines(
+          scratch, helpers, scratch.number(0)[from < to ? from : 0],
+          [&](auto visit) { for_each_sum(row, lines, from, to, helper, helpers, [&](int, int at) { visit(at); }); });
       if (helper == 0 && from < to) {
         hand(entries + item.group_entry + local, MomentsEntry<A>{sum.mean, sum.m2, sum.count, of});
       }
@@ -173,12 +173,12 @@ __device__ __forceinline__ void store_moments(const ChannelSpace& s, const Chann
   }
   const int helpers = s.helpers, helper = threadIdx.x & (helpers - 1), of_warp = (threadIdx.x & ~(kWarp - 1)) / helpers;
   const int of_block = static_cast<int>(threadIdx.x) / helpers;
-  A from = origin(item.first + min(of_block, item.channels - 1));  // comes in while others are still at their sums
+  A from = origin(min(of_block, item.channels - 1));  // comes in while others are still at their sums
   meet();
   for (int first = 0; first + of_warp < item.channels; first += kChannelThreads / helpers) {
     const int c = first + of_block;
     const int column = min(c, item.channels - 1);  // all lanes of a warp take part
-    if (first > 0) from = origin(item.first + column);
+    if (first > 0) from = origin(column);
     const Moments<A> sum = moments_of_lines(scratch, helpers, scratch.number(0)[column], [&](auto visit) {
 #pragma unroll 4
       for (int i = helper; i < lines; i += helpers) visit(i * row + column);
@@ -234,19 +234,20 @@ __device__ __forceinline__ void store_sums(const ChannelSpace& s, const ChannelI
   }
 }
 
-/// The same of the groups of several channels, after store_sums: weighted by weight(the item's channel), as g is.
+/// The same of the groups of several channels, behind a barrier: weighted by weight(the item's channel), as g is.
+/// lines: 1 after store_sums, which has added them up.
 template <class A, class Weight>
 __device__ __forceinline__ void store_group_sums(const ChannelSpace& s, const ChannelItem& item,
-                                                 const ChannelScratch<A>& scratch, NumberPair<A>* entries,
+                                                 const ChannelScratch<A>& scratch, int lines, NumberPair<A>* entries,
                                                  Weight weight) {
-  __syncthreads();
+  const int row = row_of(s);
   for_each_group_of_item(s, item, [&](int local, int from, int to, int helper, int helpers) {
     NumberPair<A> sum{A(0), A(0)};
-    for (int c = from + helper; c < to; c += helpers) {
+    for_each_sum(row, lines, from, to, helper, helpers, [&](int c, int at) {
       const A w = weight(c);
-      sum.first += w * scratch.number(0)[c];
-      sum.second += w * scratch.number(1)[c];
-    }
+      sum.first += w * scratch.number(0)[at];
+      sum.second += w * scratch.number(1)[at];
+    });
     sum = {sum_of_helpers(sum.first, helpers), sum_of_helpers(sum.second, helpers)};
     if (helper == 0 && from < to) hand(entries + item.group_entry + local, sum);
   });

@@ -75,11 +75,6 @@ class PlaneWalk {
   __device__ __forceinline__ int line() const { return line_; }
   __device__ __forceinline__ int lane() const { return lane_; }
 
-  /// The next access of this thread; false where it has none in unit_.
-  __device__ __forceinline__ bool peek(Spot* spot) const {
-    *spot = {place_, true, sample_, offset_};
-    return unit_ < end_ && place_ < stop_;
-  }
   /// The accesses in unit_, which it goes beyond; false at the end.
   __device__ __forceinline__ bool next(Run* run) {
     if (unit_ >= end_) return false;
@@ -216,11 +211,6 @@ class RowWalk {
   __device__ __forceinline__ int line() const { return line_; }
   __device__ __forceinline__ int lane() const { return 0; }
 
-  /// The next access; false where there is none.
-  __device__ __forceinline__ bool peek(Spot* spot) const {
-    *spot = {unit_, true};
-    return unit_ < end_;
-  }
   /// All accesses; false at the end.
   __device__ __forceinline__ bool next(Run* run) {
     if (unit_ >= end_) return false;

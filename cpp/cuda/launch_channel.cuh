@@ -2,6 +2,8 @@
 // From a plan to the kernel instances that carry it out: batch, group and instance norm of one element type.
 #pragma once
 
+#include <initializer_list>
+
 #include "cuda/channel_finish.cuh"
 #include "cuda/channel_launchers.h"
 #include "cuda/launch.cuh"
@@ -47,10 +49,16 @@ inline LaunchShape finish_shape(int64_t channels) {
   return shape;
 }
 
-/// Rows of one place a sample are as far apart as samples.
-inline void set_row_stride(const ChannelProblem& p, const ChannelPlan& plan, ChannelView* x) {
-  const bool samples = p.geometry.places == 1 && p.set == ChannelSet::channel;
-  if (plan.access == ChannelAccess::rows && samples) x->place_stride[0] = x->sample_stride;
+/// The problem as it is planned: by columns, or rows of one place a sample, which are as far apart as samples.
+template <class Problem>
+void set_geometry(const ChannelPlan& plan, Problem* p, std::initializer_list<ChannelView*> views) {
+  if (plan.access == ChannelAccess::columns) p->geometry = columns_of(p->geometry);
+  const bool rows = plan.access == ChannelAccess::rows || plan.access == ChannelAccess::columns;
+  if (!rows || p->geometry.places > 1 || p->set != ChannelSet::channel) return;
+  for (ChannelView* view : views) {
+    view->channel_stride = 1;
+    view->place_stride[0] = view->sample_stride;
+  }
 }
 
 /// run(act, walk, kept) with the instance for this activation: types, by values or null pointers, and a constant.
@@ -76,7 +84,7 @@ Status with_instance(const ChannelPlan& plan, normact_activation_kind kind, Run 
   if constexpr (sizeof(T) < 8) {
     if (plan.whole) return with_activation<T, PlaneWalk<T, true>>(plan, kind, run);
     if (plan.access == ChannelAccess::planes) return with_activation<T, PlaneWalk<T, false>>(plan, kind, run);
-    if (plan.access == ChannelAccess::rows) return with_activation<T, RowWalk<T, kPackSize<T>>>(plan, kind, run);
+    if (plan.access != ChannelAccess::elements) return with_activation<T, RowWalk<T, kPackSize<T>>>(plan, kind, run);
   }
   return with_activation<T, RowWalk<T, 1>>(plan, kind, run);
 }
@@ -85,8 +93,7 @@ template <class T>
 Status launch_forward_passes(const ChannelForward& problem, ChannelPasses passes, const ChannelPlan& plan,
                              const Launch& launch) {
   using A = Accumulator<T>;
-  ForwardProblem<A> p(problem);
-  set_row_stride(p, plan, &p.x);
+  const ForwardProblem<A> p(problem);
   ChannelSpace space(p, plan, passes);
   space.set_extent(p.geometry, p.x);
   const ChannelWorkspace workspace(launch, plan);
@@ -100,8 +107,10 @@ Status launch_forward_passes(const ChannelForward& problem, ChannelPasses passes
 }
 
 template <class T>
-Status launch_channel_forward(const ChannelForward& p, const ChannelPlan& plan, const Launch& launch) {
+Status launch_channel_forward(const ChannelForward& problem, const ChannelPlan& plan, const Launch& launch) {
   using A = Accumulator<T>;
+  ChannelForward p = problem;
+  set_geometry(plan, &p, {&p.x, &p.addend, &p.y});
   const bool batch = p.source == StatisticsSource::batch;
   const ChannelPasses passes = batch ? ChannelPasses::both : ChannelPasses::apply;
   NORMACT_TRY(launch_forward_passes<T>(p, passes, plan, launch));
@@ -129,6 +138,7 @@ Status launch_channel_moments(const ChannelMoments& problem, const ChannelPlan& 
   static_cast<ChannelProblem&>(p) = problem;
   p.activation.kind = NORMACT_ACTIVATION_IDENTITY;
   p.x = problem.x;
+  set_geometry(plan, &p, {&p.x});
   if (plan.units > 0) NORMACT_TRY(launch_forward_passes<T>(p, ChannelPasses::reduce, plan, launch));
   return launch_kernel<channel_moments_kernel<T>>(
       "moments kernel launch", finish_shape(p.geometry.channels), launch, problem.moments,
@@ -141,7 +151,7 @@ Status launch_channel_backward(const ChannelInputGradient& problem, ChannelPasse
                                const Launch& launch) {
   using A = Accumulator<T>;
   BackwardProblem<A> p(problem);
-  set_row_stride(p, plan, &p.x);
+  set_geometry(plan, &p, {&p.dy, &p.x, &p.addend, &p.y, &p.dx, &p.daddend});
   const ChannelWorkspace workspace(launch, plan);
   if (plan.units > 0) {
     ChannelSpace space(p, plan, passes);

@@ -65,7 +65,10 @@ void check_kept(const ChannelForward& p, const ChannelPlan& plan) {
 /// Every channel is in a tile, every unit in a part, every group in one slab, and the wave has its slabs.
 void check_division(const ChannelForward& p) {
   const ChannelPlan plan = plan_of(p);
-  const int64_t channels = p.geometry.channels, per_group = channels / plan.groups;
+  const normact::ChannelGeometry g =
+      plan.access == ChannelAccess::columns ? normact::columns_of(p.geometry) : p.geometry;
+  const int64_t channels = g.channels, per_group = channels / plan.groups;
+  CHECK_EQ(plan.groups, g.groups);
   CHECK(plan.tile * plan.tiles >= channels && plan.tile * (plan.tiles - 1) < channels);
   CHECK(plan.units_a_part * plan.parts >= plan.units && plan.units_a_part * (plan.parts - 1) < plan.units);
   const int64_t slabs_a_batch = plan.slabs / plan.batches;
@@ -121,6 +124,35 @@ TEST(batch_norm_of_rows) {
   CHECK_EQ(plan.slabs, 8);
 }
 
+TEST(batch_norm_of_small_planes_goes_by_columns) {
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    const int64_t width = 16 / size_of(dtype);
+    const ChannelPlan plan = plan_of(forward(Layout::planes, 32, 2048, 49, 0, dtype));
+    CHECK(plan.access == ChannelAccess::columns && plan.order == ChannelOrder::kept);
+    CHECK_EQ(plan.tile % (width * 49), 0);  // whole channels of whole packs
+    CHECK_EQ(plan.lanes * width, plan.tile);
+    CHECK_EQ(plan.groups_an_item * 49, plan.tile);
+    CHECK_EQ(plan.groups, 2048);
+    CHECK_EQ(plan.units, 32);
+  }
+  CHECK_EQ(plan_of(forward(Layout::planes, 32, 1024, 196, 0)).tile % 392, 0);  // two channels, at least
+  const auto goes = [](ChannelForward p) { return plan_of(p).access == ChannelAccess::columns; };
+  CHECK(goes(forward(Layout::planes, 8, 64, 4, 0)));                     // planes of less than a pack
+  CHECK(!goes(forward(Layout::planes, 32, 64, 64, 0)));                  // planes are whole packs
+  CHECK(!goes(forward(Layout::planes, 4, 64, 49, 0)));                   // few samples
+  CHECK(!goes(forward(Layout::planes, 32, 20, 49, 0)));                  // samples are not whole packs
+  CHECK(!goes(forward(Layout::planes, 32, 64, 49, 0, DType::bf16, 2)));  // nor begin at one
+  CHECK(!goes(forward(Layout::planes, 32, 64, 3136, 0)));                // large planes
+  CHECK(!goes(forward(Layout::planes, 32, 64, 49, 32)));                 // groups of a sample
+  CHECK(!goes(forward(Layout::planes, 32, 64, 49, 0, DType::f64)));
+  ChannelForward p = forward(Layout::planes, 32, 64, 49, 0);
+  p.source = StatisticsSource::running;
+  CHECK(goes(p) && plan_of(p).order == ChannelOrder::single);
+  p = forward(Layout::planes, 32, 64, 49, 0);
+  p.x.channel_stride = p.y.channel_stride = 56;
+  CHECK(!goes(p));
+}
+
 TEST(larger_than_the_device_is_read_twice) {
   const ChannelPlan plan = plan_of(forward(Layout::rows, 256, 256, 3136, 0));
   CHECK(plan.order == ChannelOrder::waves);
@@ -146,8 +178,12 @@ TEST(masks_are_written_with_the_output) {
     for (const int64_t places : {int64_t{9}, int64_t{49}, int64_t{196}, int64_t{361}}) {
       for (const int64_t channels : {int64_t{64}, int64_t{72}, int64_t{2048}}) {
         const ChannelPlan planes = plan_with_mask(Layout::planes, samples, channels, places);
-        CHECK(planes.mask == ChannelMask::edged && planes.bits_bytes > 0);
-        CHECK(planes.tile * places % 8 == 0 && channels % planes.tile == 0 && planes.segments == 1);
+        if (planes.access == ChannelAccess::columns) {
+          CHECK(planes.mask == ChannelMask::together && samples > 3 && places < 361);
+        } else {
+          CHECK(planes.mask == ChannelMask::edged && planes.bits_bytes > 0);
+          CHECK(planes.tile * places % 8 == 0 && channels % planes.tile == 0 && planes.segments == 1);
+        }
         const ChannelPlan rows = plan_with_mask(Layout::rows, samples, channels, places);
         CHECK(rows.mask == ChannelMask::turned && rows.units_a_part % places == 0);
       }
@@ -246,4 +282,7 @@ TEST(a_query_covers_every_layout) {
   CHECK(most >= plan_of(p).workspace_bytes);
   CHECK(most >= plan_of(forward(Layout::planes, 8, 64, 784, 0)).workspace_bytes);
   CHECK(most >= plan_of(forward(Layout::rows, 8, 64, 784, 0, DType::bf16, 2)).workspace_bytes);
+  const ChannelRequest small = request_of(forward(Layout::rows, 256, 2048, 49, 0), 0);
+  CHECK(largest_channel_workspace(small, kHopper, ChannelTuning{}) >=
+        plan_of(forward(Layout::planes, 256, 2048, 49, 0)).workspace_bytes);
 }

@@ -22,13 +22,14 @@ from devices import TorchDevice
 from layouts import channels_last
 
 DTYPES = (("float64", "float64"), ("float32", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
-# (N, C); few and many places, whole packs and not; channels that are whole packs, straddle them, or are many; sets that
-# need more than one block.
+# (N, C); few and many places, whole packs and not; channels that are whole packs, straddle them, or are many; many
+# small planes; sets that need more than one block.
 SHAPES = (
     (33, 12),
     (3, 8, 49),
     (2, 12, 8, 8),
     (5, 36, 3, 3),
+    (20, 16, 7, 7),
     (2, 64, 16, 16),
     (1, 4, 70, 70),
     (2, 4, 200, 200),

@@ -88,6 +88,33 @@ def test_every_alignment(device: Device, op: str, offset: int) -> None:
             check(device, problem, "offset_by_one", shifted)
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [(8, 2, 2, 2), (9, 8, 3, 3), (64, 24, 7, 7), (33, 6, 14, 14), (700, 16, 5, 5), (16, 520, 1, 3), (12, 64, 15, 15)],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_batch_norm_of_small_planes(device: Device, dtype: str, shape: tuple[int, ...]) -> None:
+    """Packs hold several channels, and threads on neighbouring packs share one."""
+    plain = Problem("batch_norm", shape, dtype, "float32", running=True, batches=3, mean=30.0)
+    fused = problem_of("batch_norm", shape, dtype)
+    for problem in (
+        plain,
+        dataclasses.replace(plain, weight=False, bias=False, activation=Kind("gelu")),
+        fused,
+        dataclasses.replace(fused, slope_from="y"),
+        dataclasses.replace(fused, slope_from="mask"),
+        dataclasses.replace(fused, training=False),
+        dataclasses.replace(fused, dtype=dtype, parameter_dtype=dtype, mean=1000.0),
+    ):
+        check(device, problem)
+    given = arrays(device, fused)
+    want = expected_forward(fused) | expected_backward(fused)
+    for name, found in parts(fused, given).items():
+        loose = dataclasses.replace(want[name], bound=want[name].bound + tolerance.ulp(want[name].values, "float32"))
+        assert_within(device.values(found), loose, f"{name} of the parts")
+
+
 # ---- Graphs, streams, devices ----
 
 
