@@ -199,10 +199,12 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuni
   return true;
 }
 
-/// The request by columns, if it may go so and its planes are small.
+/// The request by columns, if it may go so and its planes are small. The bits of a mask follow x's axes: they lie as
+/// columns do where the channels' axis is before all places.
 ChannelRequest by_columns(const ChannelRequest& request, const ChannelTuning& tuning) {
   ChannelRequest r = request;
-  if (!r.columns || r.geometry.places * size_of(r.dtype) > tuning.column_bytes) return r;
+  const bool in_order = !r.mask || r.geometry.places_after == r.geometry.places;
+  if (!r.columns || !in_order || r.geometry.places * size_of(r.dtype) > tuning.column_bytes) return r;
   r.access = ChannelAccess::columns;
   r.geometry = columns_of(r.geometry);
   r.channel_sums = false;

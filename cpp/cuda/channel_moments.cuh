@@ -39,14 +39,15 @@ struct ThreadSums {
   /// Adds up what the lanes of a warp that belong together have. All threads of the warp.
   __device__ __forceinline__ void join_all(const ChannelSpace& s) {
     A centre[kOwned], lanes = count > 0 ? A(1) : A(0);
+    const A most = static_cast<A>(s.join_to) / static_cast<A>(s.join_from);  // a power of two
 #pragma unroll
-    for (int o = 0; o < kOwned; ++o) centre[o] = pivot[o];
+    for (int o = 0; o < kOwned; ++o) centre[o] = pivot[o] / most;  // their sum does not overflow
     join(s, [&](int offset) {
       lanes += __shfl_xor_sync(kFullWarp, lanes, offset);
 #pragma unroll
       for (int o = 0; o < kOwned; ++o) centre[o] += __shfl_xor_sync(kFullWarp, centre[o], offset);
     });
-    const A share = lanes > A(0) ? A(1) / lanes : A(0), n = static_cast<A>(count);
+    const A share = lanes > A(0) ? most / lanes : A(0), n = static_cast<A>(count);
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) {
       centre[o] *= share;

@@ -158,6 +158,10 @@ __device__ __forceinline__ void store_moments(const ChannelSpace& s, const Chann
                                               const ChannelScratch<A>& scratch, MomentsEntry<A>* entries, Origin origin,
                                               Meet meet) {
   const int row = row_of(s), lines = s.scratch_lines;
+  if (item.channels == 0) {  // beyond the last channel, which has no origin
+    meet();
+    return;
+  }
   if (s.groups_an_item > 0) {
     meet();
     for_each_group_of_item(s, item, [&](int local, int from, int to, int helper, int helpers) {

@@ -151,6 +151,12 @@ TEST(batch_norm_of_small_planes_goes_by_columns) {
   p = forward(Layout::planes, 32, 64, 49, 0);
   p.x.channel_stride = p.y.channel_stride = 56;
   CHECK(!goes(p));
+  p = forward(Layout::planes, 32, 64, 49, 0);
+  p.geometry.places_after = 1;  // NHWC whose memory is NCHW
+  CHECK(goes(p));
+  uint8_t mask = 0;
+  p.mask = &mask;  // its bits are those of NHWC
+  CHECK(!goes(p));
 }
 
 TEST(larger_than_the_device_is_read_twice) {

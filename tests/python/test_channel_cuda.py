@@ -29,6 +29,12 @@ def built(layout: str) -> Any:
     return channels_last if layout == "nhwc" else layout
 
 
+def channels_before(where: Device, values: np.ndarray, dtype: str) -> Any:
+    """An array whose last axis is behind the first in memory."""
+    moved = where.array(np.ascontiguousarray(np.moveaxis(values, -1, 1)), dtype)
+    return moved.permute(0, *range(2, values.ndim), 1)
+
+
 def problem_of(op: str, shape: tuple[int, ...], dtype: str = "bfloat16", **options: Any) -> Problem:
     parameters = "float64" if dtype == "float64" else "float32"
     batch = op == "batch_norm"
@@ -108,6 +114,13 @@ def test_batch_norm_of_small_planes(device: Device, dtype: str, shape: tuple[int
         dataclasses.replace(fused, dtype=dtype, parameter_dtype=dtype, mean=1000.0),
     ):
         check(device, problem)
+    moved = (shape[0], *shape[2:], shape[1])  # channels last, in the same memory
+    last = dataclasses.replace(problem_of("batch_norm", moved, dtype, slope_from="mask"), channel_axis=-1)
+    for problem in (last, dataclasses.replace(last, slope_from="x")):
+        check(device, problem, channels_before, channels_before)
+    bits = forward(last, arrays(device, last, channels_before, channels_before), return_mask=True)
+    positive = np.packbits((device.values(bits.y) > 0).ravel(), bitorder="little")
+    np.testing.assert_array_equal(bits.mask.cpu().numpy().ravel(), positive)
     given = arrays(device, fused)
     want = expected_forward(fused) | expected_backward(fused)
     for name, found in parts(fused, given).items():
