@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -195,9 +196,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
     try:
-        return _run(sync(device, options), device, options)
+        code = _run(sync(device, options), device, options)
     finally:
         dist.destroy_process_group()
+    # Gloo's threads may still be letting go of Python objects, which aborts a process whose Python ends meanwhile.
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def _run(cases: Iterator[dict[str, Any]], device: str, options: argparse.Namespace) -> int:
