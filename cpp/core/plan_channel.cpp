@@ -140,7 +140,7 @@ int groups_an_item(const ChannelRequest& r, const ChannelPlan& plan) {
 /// Everything that follows from the access, for plans that read x twice.
 void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* to) {
   ChannelPlan& plan = *to;
-  const bool planes = r.access == ChannelAccess::planes, streams = goes_by_rows(r);
+  const bool planes = r.access == ChannelAccess::planes, streams = goes_by_rows(r.access);
   const int blocks_an_sm = planes ? tuning.plane_blocks : streams ? tuning.stream_blocks : tuning.element_blocks;
   const int64_t resident = std::max<int64_t>(1, device.multiprocessors - r.sm_margin) * blocks_an_sm;
   if (planes) {

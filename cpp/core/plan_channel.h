@@ -30,6 +30,11 @@ enum class ChannelAccess : uint8_t {
   elements  // one element at a time, at any strides
 };
 
+/// Whether units are rows of packs.
+inline bool goes_by_rows(ChannelAccess access) {
+  return access == ChannelAccess::rows || access == ChannelAccess::columns;
+}
+
 /// How a mask is accessed.
 enum class ChannelMask : uint8_t {
   together,  // the bits of an access lie in one byte

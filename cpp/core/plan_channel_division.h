@@ -16,11 +16,6 @@ inline int width_of(const ChannelRequest& r) {
   return r.access == ChannelAccess::elements ? 1 : kPackBytes / size_of(r.dtype);
 }
 
-/// Whether units are rows of packs.
-inline bool goes_by_rows(const ChannelRequest& r) {
-  return r.access == ChannelAccess::rows || r.access == ChannelAccess::columns;
-}
-
 inline int64_t group_channels(const ChannelRequest& r) { return r.geometry.channels / r.geometry.groups; }
 
 inline int64_t batches_of(const ChannelRequest& r) { return r.set == ChannelSet::channel ? 1 : r.geometry.samples; }

@@ -51,9 +51,7 @@ struct ThreadSums {
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) {
       centre[o] *= share;
-      const A apart = pivot[o] - centre[o];
-      square[o] += apart * (A(2) * sum[o] + n * apart);
-      sum[o] += n * apart;
+      move_centre(n, pivot[o] - centre[o], &sum[o], &square[o]);
       pivot[o] = centre[o];
     }
     join(s, [&](int offset) {

@@ -5,8 +5,8 @@
 //                keeps its channel and goes from segment to segment, `lines` teams of a channel in turn. Accesses are
 //                at multiples of 16 bytes, so the first and last of a plane may hold elements of its neighbours;
 //                kWhole: none does, which is half of the code.
-//   RowWalk      neighbours are channels of one place. A thread keeps its kWidth channels and goes down the rows,
-//                `lines` threads of a column in turn. With kWidth 1, units have any strides.
+//   RowWalk      neighbours are channels of one place, or columns (ChannelAccess). A thread keeps its kWidth channels
+//                and goes down the rows, `lines` threads of a column in turn. With kWidth 1, units have any strides.
 #pragma once
 
 #include "cuda/channel_kept.cuh"

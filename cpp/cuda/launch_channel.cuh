@@ -53,8 +53,7 @@ inline LaunchShape finish_shape(int64_t channels) {
 template <class Problem>
 void set_geometry(const ChannelPlan& plan, Problem* p, std::initializer_list<ChannelView*> views) {
   if (plan.access == ChannelAccess::columns) p->geometry = columns_of(p->geometry);
-  const bool rows = plan.access == ChannelAccess::rows || plan.access == ChannelAccess::columns;
-  if (!rows || p->geometry.places > 1 || p->set != ChannelSet::channel) return;
+  if (!goes_by_rows(plan.access) || p->geometry.places > 1 || p->set != ChannelSet::channel) return;
   for (ChannelView* view : views) {
     view->channel_stride = 1;
     view->place_stride[0] = view->sample_stride;
@@ -84,7 +83,7 @@ Status with_instance(const ChannelPlan& plan, normact_activation_kind kind, Run 
   if constexpr (sizeof(T) < 8) {
     if (plan.whole) return with_activation<T, PlaneWalk<T, true>>(plan, kind, run);
     if (plan.access == ChannelAccess::planes) return with_activation<T, PlaneWalk<T, false>>(plan, kind, run);
-    if (plan.access != ChannelAccess::elements) return with_activation<T, RowWalk<T, kPackSize<T>>>(plan, kind, run);
+    if (goes_by_rows(plan.access)) return with_activation<T, RowWalk<T, kPackSize<T>>>(plan, kind, run);
   }
   return with_activation<T, RowWalk<T, 1>>(plan, kind, run);
 }

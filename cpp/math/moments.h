@@ -15,24 +15,12 @@ struct Moments {
   N count;
 };
 
-/// Chan, Golub, LeVeque 1979, eq. 2.1, of sets whose share_of is known.
-template <class N>
-NORMACT_HD Moments<N> merge(const Moments<N>& a, const Moments<N>& b, N share) {
-  const N delta = b.mean - a.mean;
-  return {a.mean + delta * share, a.m2 + b.m2 + delta * delta * a.count * share, a.count + b.count};
-}
-
-/// b's share of a set of a + b elements; 0 of none.
-template <class N>
-NORMACT_HD N share_of(N a, N b) {
-  const N count = a + b;
-  return count > N(0) ? b / count : N(0);
-}
-
-/// A set of count 0 is neutral on either side.
+/// Chan, Golub, LeVeque 1979, eq. 2.1. A set of count 0 is neutral on either side.
 template <class N>
 NORMACT_HD Moments<N> merge(const Moments<N>& a, const Moments<N>& b) {
-  return merge(a, b, share_of(a.count, b.count));
+  const N delta = b.mean - a.mean, count = a.count + b.count;
+  const N share = count > N(0) ? b.count / count : N(0);
+  return {a.mean + delta * share, a.m2 + b.m2 + delta * delta * a.count * share, count};
 }
 
 /// Of `count` values, share = 1 / count, from the sums of their deviations from `centre` and of the squares of these.
@@ -42,6 +30,13 @@ template <class N>
 NORMACT_HD Moments<N> moments_about(N centre, N deviations, N squares, N count, N share) {
   const N shift = deviations * share;
   return {centre + shift, squares - deviations * shift, count};
+}
+
+/// Brings the sums of `count` deviations from a centre, and of their squares, to one that lies `apart` below it.
+template <class N>
+NORMACT_HD void move_centre(N count, N apart, N* deviations, N* squares) {
+  *squares += apart * (N(2) * *deviations + count * apart);
+  *deviations += count * apart;
 }
 
 /// Sum of squares of a set about another centre than its own mean.

@@ -111,11 +111,11 @@ def test_batch_norm_of_small_planes(device: Device, dtype: str, shape: tuple[int
         dataclasses.replace(fused, slope_from="y"),
         dataclasses.replace(fused, slope_from="mask"),
         dataclasses.replace(fused, training=False),
-        dataclasses.replace(fused, dtype=dtype, parameter_dtype=dtype, mean=1000.0),
+        dataclasses.replace(fused, parameter_dtype=dtype, mean=1000.0),
     ):
         check(device, problem)
     moved = (shape[0], *shape[2:], shape[1])  # channels last, in the same memory
-    last = dataclasses.replace(problem_of("batch_norm", moved, dtype, slope_from="mask"), channel_axis=-1)
+    last = problem_of("batch_norm", moved, dtype, slope_from="mask", channel_axis=-1)
     for problem in (last, dataclasses.replace(last, slope_from="x")):
         check(device, problem, channels_before, channels_before)
     bits = forward(last, arrays(device, last, channels_before, channels_before), return_mask=True)
