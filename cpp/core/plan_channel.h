@@ -48,10 +48,25 @@ enum class ChannelPasses : uint8_t { both, reduce, apply };
 
 /// Who carries out the items.
 enum class ChannelOrder : uint8_t {
-  kept,    // every block both passes of its items, which it keeps in shared memory between them: x is read once
-  solo,    // a block both passes of a slab: nobody waits
-  waves,   // blocks draw items by tickets, wave by wave
-  single,  // one pass only: nobody waits
+  kept,      // every block both passes of its items, which it keeps in shared memory between them: x is read once
+  launches,  // each pass a launch of its own over planes of whole packs (PlaneDivision): nobody waits
+  solo,      // a block both passes of a slab: nobody waits
+  waves,     // blocks draw items by tickets, wave by wave
+  single,    // one pass only: nobody waits
+};
+
+/// How a launch of its own goes through planes of whole packs, a team of threads for each part of a set. A set is what
+/// is normalised together, or a channel of a batch whose sums are made.
+struct PlaneDivision {
+  int64_t sets;
+  int64_t sets_a_batch;
+  int64_t packs;  // of a set
+  int64_t parts;  // of a set
+  int64_t packs_a_part;
+  int team;  // threads: a power of two below a warp's, or all of a block's
+
+  int64_t numbers() const { return sets * parts; }
+  int64_t blocks() const { return (numbers() * team + kChannelThreads - 1) / kChannelThreads; }
 };
 
 struct ChannelPlan {
@@ -80,17 +95,18 @@ struct ChannelPlan {
   int64_t settles_a_slab;  // items that do so
   bool settles_apart;      // kept: else each block does so for itself
   int64_t blocks;
-  int accesses;              // kept: the most of a thread in an item, of each tensor
-  int delay;                 // kept: nanoseconds by which half of the teams begin later
-  int kept_bytes;            // of shared memory, for a block's item, or the ring that rows go through
-  int scratch_bytes;         // of shared memory, in front of the parameters
-  int parameter_bytes;       // kept: those of the channels of two items; 0: too many
-  int bits_stride;           // turned mask: bytes of a column of packs
-  int bits_bytes;            // turned mask: of shared memory, between scratch memory and kept packs
-  int groups_an_item;        // that an item may touch, and leaves an entry of; 0: groups of one channel
-  int64_t group_entries_at;  // index of the first entry of a group, behind those of channels
-  size_t finals;             // offset in the workspace, behind the entries: two numbers a group
-  size_t counters;           // behind these
+  int accesses;                 // kept: the most of a thread in an item, of each tensor
+  int delay;                    // kept: nanoseconds by which half of the teams begin later
+  int kept_bytes;               // of shared memory, for a block's item, or the ring that rows go through
+  int scratch_bytes;            // of shared memory, in front of the parameters
+  int parameter_bytes;          // kept: those of the channels of two items; 0: too many
+  int bits_stride;              // turned mask: bytes of a column of packs
+  int bits_bytes;               // turned mask: of shared memory, between scratch memory and kept packs
+  PlaneDivision reduce, apply;  // launches: of the two passes
+  int groups_an_item;           // that an item may touch, and leaves an entry of; 0: groups of one channel
+  int64_t group_entries_at;     // index of the first entry of a group, behind those of channels
+  size_t finals;                // offset in the workspace, behind the entries: two numbers a group
+  size_t counters;              // behind these
   size_t counter_bytes;
   size_t workspace_bytes;
 
@@ -116,6 +132,7 @@ struct ChannelRequest {
   bool columns;       // whether a batch norm whose planes are not whole packs may go by columns, too
   int tensors;        // of x's shape that a pass reads
   int kept;           // of these, those that both passes need, and that may be kept between them
+  bool beside;        // whether a pass reads anything beside what may be kept: an addend, y, a mask
   bool mask;          // whether there is one
   bool marks;         // whether it is written
   bool numbered;      // planes: elements follow each other in memory as in the mask, from a multiple of 16 bytes on
@@ -142,8 +159,16 @@ struct ChannelTuning {
   int stream_blocks = 2;          // of rows that are not kept
   int64_t stream_accesses = 256;  // of a thread in an item: fp32 bears sums of some hundred elements
   int kept_blocks = 2;
-  int kept_delay = 190;  // nanoseconds an access (ChannelPlan::delay)
-  int kept_teams = 2;    // at work at the same time, at least, where not everything is
+  int kept_delay = 190;                      // nanoseconds an access (ChannelPlan::delay)
+  int64_t team_packs = 512;                  // launches: largest set of a team that is not a block
+  int64_t whole_packs = 20;                  // a thread of a set that is not cut
+  int64_t least_sets = 256;                  // fewer are cut
+  int64_t plane_parts = 1024;                // of sets that are cut
+  int64_t least_packs = 4, most_packs = 16;  // a thread of a set that is cut
+  int64_t kept_plane_bytes = 6 << 10;  // of sets that are kept rather than gone through by launches: planes, at least
+  int64_t kept_bytes = 32 << 20;       // x, at least
+  int64_t kept_set_bytes = 5 << 20, kept_sets_bytes = 7 << 19;  // one tensor of a set, or two, at most
+  int kept_teams = 2;  // at work at the same time, at least, where not everything is
 };
 
 ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning);

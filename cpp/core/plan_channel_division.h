@@ -78,4 +78,7 @@ void divide_tiles(const ChannelRequest& r, int64_t slab_channels, ChannelPlan* p
 /// A plan whose blocks keep their items between the passes; false if they cannot.
 bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan);
 
+/// A whole plan of launches for each pass over planes; false if they cannot.
+bool plan_planes(const ChannelRequest& r, const ChannelTuning& tuning, ChannelPlan* plan);
+
 }  // namespace normact

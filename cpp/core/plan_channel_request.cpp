@@ -110,6 +110,7 @@ ChannelRequest request_of(const ChannelForward& p, int sm_margin) {
       request_with(p, p.x, {&p.addend, &p.y}, batch ? ChannelPasses::both : ChannelPasses::apply, sm_margin);
   r.tensors = r.kept = 1;
   r.mask = r.marks = p.mask != nullptr;
+  r.beside = p.addend.data != nullptr || r.mask;
   r.averages = p.set == ChannelSet::group && p.running.mean.data != nullptr;
   r.sums = 3;
   r.parameters = 3;
@@ -122,6 +123,7 @@ ChannelRequest request_of(const ChannelBackward& p, ChannelPasses passes, int sm
   r.tensors = r.kept = 2;
   if (p.y.data != nullptr || p.addend.data != nullptr) r.tensors = 3;  // an addend is there if h is computed again
   r.mask = p.mask != nullptr;
+  r.beside = r.tensors > r.kept || r.mask;
   r.sums = 2;
   r.parameters = 4;
   r.channel_sums = true;

@@ -3,18 +3,12 @@
 // dx = rstd * (g - E[g] - xhat * E[g * xhat]), g = dh * weight; with constant ones dx = rstd * g.
 #pragma once
 
-#include "cuda/channel_forward.cuh"
+#include "cuda/channel_mask.cuh"
+#include "cuda/channel_rounds.cuh"
+#include "cuda/channel_slopes.cuh"
+#include "cuda/channel_stream.cuh"
 
 namespace normact::cuda {
-
-/// Where sums.data is there, they are sums over all processes, or what the launch is to compute.
-template <class A>
-using BackwardProblem = ActivatedProblem<ChannelInputGradient, A>;
-
-template <class A>
-__device__ __forceinline__ A* table_at(const ChannelTable& table, int64_t row, int64_t channel) {
-  return static_cast<A*>(table.data) + row * table.row_stride + channel * table.channel_stride;
-}
 
 /// kKept: items are in shared memory (ChannelOrder::kept).
 template <class T, class Act, class Walk, bool kKept>
@@ -27,12 +21,10 @@ struct BackwardPass {
   static constexpr bool kShared = kKept || kStreamed;  // items are read from shared memory
   static constexpr Arrival kArrival = kKept ? Arrival::awaited : Arrival::there;
   static constexpr bool kActs = !kIdentity<T, Act>;
-  static constexpr bool kFromOutput = slope_follows_from_output<Act>();
-  static constexpr bool kMasked = kAny<Act> || std::is_same_v<Act, Relu<Math<T>>>;
   static constexpr int kLoads = 2;                          // of each tensor under way together
   static constexpr bool kAhead = !Walk::kPlanes && !kActs;  // where there are registers for the next ones, too
 
-  static constexpr bool kTurns = kMasked && kWidth > 1 && !Walk::kPlanes;  // may turn a mask
+  static constexpr bool kTurns = kMasked<T, Act> && kWidth > 1 && !Walk::kPlanes;  // may turn a mask
   /// Whether dh takes dy's place between the passes: where its rounding to T changes nothing.
   static constexpr bool kKeepsSlopes = kKept && kActs && (std::is_same_v<T, A> || std::is_same_v<Act, Relu<Math<T>>>);
 
@@ -77,11 +69,7 @@ struct BackwardPass {
   };
 
   /// What the activation's slope needs beside x: y, or addend where h is computed again; or nothing.
-  __device__ __forceinline__ const ChannelView* third_view() const {
-    if (!kActs || p.mask != nullptr) return nullptr;
-    if (p.y.data != nullptr) return &p.y;
-    return p.addend.data != nullptr ? &p.addend : nullptr;
-  }
+  __device__ __forceinline__ const ChannelView* third_view() const { return kActs ? slope_view(p) : nullptr; }
 
   __device__ __forceinline__ ItemCopy<Walk, 2> copy(const ChannelItem& item) const {
     const ChannelView* const views[] = {&p.x, &p.dy};
@@ -129,20 +117,11 @@ struct BackwardPass {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) centred[j] -= of.mean[Walk::owner(j)];
     if constexpr (kActs && !kSlopes) {
-      if (kMasked && p.mask != nullptr) {
+      if (kMasked<T, Act> && p.mask != nullptr) {
         apply_bits(tile, walk, spot, dh);
-      } else if (kFromOutput && p.y.data != nullptr) {
-        A y[kWidth];
-        walk.get(in.third[k], y);
-        apply_slopes_of_output<T, Act>(dh, y, p);
       } else {
-        A h[kWidth] = {};
-        if (p.addend.data != nullptr) walk.get(in.third[k], h);
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) {
-          h[j] += affine(centred[j], of.scale[Walk::owner(j)], of.bias[Walk::owner(j)]);
-        }
-        apply_slopes<T, Act>(dh, h, p);
+        multiply_by_slopes<T, Act, Walk>(p, dh, centred, of.scale, of.bias,
+                                         [&](A(&value)[kWidth]) { walk.get(in.third[k], value); });
       }
     }
   }
@@ -174,8 +153,7 @@ struct BackwardPass {
         bits |= (p.mask[number / 8] >> (number % 8) & 1u) << j;
       }
     }
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) dh[j] *= (bits >> j & 1) != 0 ? A(1) : A(0);
+    multiply_by_bits(bits, dh);
   }
 
   /// Has the bits of a turned mask in shared memory. All threads.
@@ -279,10 +257,7 @@ struct BackwardPass {
       const NumberPair<A> sum = sums_of(own, valid, lane, lanes);
       if (!valid || lane != 0) return;
       A scale = *statistic_at<A>(p.rstd, settle.batch, group);
-      if (first && p.set == ChannelSet::channel) {
-        if (p.dbias.data != nullptr) store_parameter<T>(p.dbias, group * p.dbias.stride, sum.first);
-        if (p.dweight.data != nullptr) store_parameter<T>(p.dweight, group * p.dweight.stride, sum.second);
-      }
+      if (first && p.set == ChannelSet::channel) store_gradients<T>(p, group, sum);
       if (s.groups_an_item == 0 || s.has_columns()) {
         scale = channel_scale(scale, entry_or<T>(p.weight, group, A(1)));
       }
@@ -300,10 +275,7 @@ struct BackwardPass {
   __device__ __forceinline__ NumberPair<A> correction(int64_t batch, int64_t channel, int first_group, A scale) const {
     if constexpr (kKept) return settled_at<A>(s, settled, s.group_of(channel) - first_group);
     const int64_t group = s.group_of(channel);
-    if (p.sums.data != nullptr) {
-      const A share = scale / static_cast<const A*>(p.count)[group * p.count_stride];
-      return {*table_at<A>(p.sums, 1, group) * share, *table_at<A>(p.sums, 0, group) * share};
-    }
+    if (p.sums.data != nullptr) return given_correction(p, group, scale);
     if (!s.reduces) return {A(0), A(0)};  // frozen, no parameter gradients
     return handed<Arrival::there>(finals + batch * s.groups + group);
   }

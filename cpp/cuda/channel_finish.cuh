@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/channel_backward.cuh"
+#include "cuda/channel_forward.cuh"
 
 namespace normact::cuda {
 

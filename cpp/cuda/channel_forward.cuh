@@ -2,49 +2,13 @@
 // Batch, group and instance norm forward: y = act((x - mean) * rstd * weight + bias + addend).
 #pragma once
 
-#include "cuda/channel_activation.cuh"
 #include "cuda/channel_mask.cuh"
 #include "cuda/channel_moments.cuh"
 #include "cuda/channel_rounds.cuh"
+#include "cuda/channel_statistics.cuh"
 #include "cuda/channel_stream.cuh"
 
 namespace normact::cuda {
-
-template <class A>
-using ForwardProblem = ActivatedProblem<ChannelForward, A>;
-
-/// The entry of a channel.
-template <class T>
-__device__ __forceinline__ Accumulator<T> entry_or(const ChannelVector& vector, int64_t channel,
-                                                   Accumulator<T> otherwise) {
-  return vector.data != nullptr ? Parameter<T>(vector).at(channel * vector.stride) : otherwise;
-}
-
-template <class A>
-__device__ __forceinline__ A* statistic_at(const ChannelStatistic& statistic, int64_t batch, int64_t group) {
-  return static_cast<A*>(statistic.data) + batch * statistic.sample_stride + group * statistic.group_stride;
-}
-
-/// The first element of a sample's channel.
-template <class T>
-__device__ __forceinline__ T first_element(const ChannelView& x, int64_t sample, int64_t channel) {
-  return static_cast<const T*>(x.data)[sample * x.sample_stride + channel * x.channel_stride];
-}
-
-template <class A>
-__device__ __forceinline__ A rstd_of(A variance, double eps) {
-  return reciprocal_std(variance, static_cast<A>(eps), [](A v) { return reciprocal_sqrt(v); });
-}
-
-template <class A>
-__device__ __forceinline__ void update_running(const RunningStatistics& running, int64_t channel, A mean, A variance) {
-  if (running.mean.data == nullptr) return;
-  const A share = running_share<A>(running.cumulative, running.batches, running.momentum);
-  A& to_mean = static_cast<A*>(running.mean.data)[channel * running.mean.stride];
-  A& to_variance = static_cast<A*>(running.variance.data)[channel * running.variance.stride];
-  to_mean = updated_running(to_mean, mean, share);
-  to_variance = updated_running(to_variance, variance, share);
-}
 
 /// kKept: items are in shared memory (ChannelOrder::kept).
 template <class T, class Act, class Walk, bool kKept>
@@ -84,10 +48,7 @@ struct ForwardPass {
 
     /// What the means of a set's parts are told from: its first element, if that is finite. So they keep their digits
     /// however large the mean is beside what they differ by.
-    __device__ __forceinline__ A origin() const {
-      const A value = convert<A>(first);
-      return value - value == A(0) ? value : A(0);
-    }
+    __device__ __forceinline__ A origin() const { return finite_or_zero(convert<A>(first)); }
   };
   __device__ __forceinline__ Parameters parameters_of(int64_t batch, int64_t channel) const {
     const int64_t index = s.parameter_of(channel);
@@ -143,7 +104,7 @@ struct ForwardPass {
         leave_moments(s, walk, index, {}, {}, A(0), scratch);
         continue;
       }
-      sums.join_all(s);
+      sums.join_all(s.join_from, s.join_to);
       sums.finish(origin);
       leave_moments(s, walk, index, sums.pivot, sums.square, static_cast<A>(sums.count), scratch);
     }
@@ -185,8 +146,7 @@ struct ForwardPass {
 
   /// first: whether the results are this block's to write.
   __device__ __forceinline__ void settle(const ChannelSettle& settle, bool first) const {
-    if (settle.begins && first && threadIdx.x == 0 && p.running.batches != nullptr && !p.running.cumulative)
-      ++*p.running.batches;
+    if (settle.begins && first && threadIdx.x == 0) count_batch(p.running);
     for_each_group(s, settle, [&](int64_t group, int lane, int lanes, bool valid) {
       const GroupEntries own(s, settle, valid ? group : settle.first);
       const Moments<A> m = merge_entries<kArrival>(entries, valid ? own.count() : 0, lane, lanes, own);
@@ -196,13 +156,7 @@ struct ForwardPass {
       if (kKept && !s.settles_apart) settled[group - settle.first_of_slab] = of;
       if (!first) return;
       hand(finals + settle.batch * s.groups + group, of);
-      if (p.mean.data != nullptr) *statistic_at<A>(p.mean, settle.batch, group) = mean;
-      if (p.rstd.data != nullptr) *statistic_at<A>(p.rstd, settle.batch, group) = rstd;
-      if (p.set == ChannelSet::channel) {
-        update_running(p.running, group, mean, unbiased_variance(m));
-      } else if (p.running.mean.data != nullptr) {
-        entries[own(0)] = {mean, m.m2, m.count, A(0)};  // for instance_running_kernel
-      }
+      leave_statistics(p, settle.batch, group, m, rstd, entries + own(0));
     });
   }
 
@@ -211,9 +165,7 @@ struct ForwardPass {
     const int64_t group = s.group_of(channel);
     if constexpr (kKept) return settled_at<A>(s, settled, group - first_group);
     if (p.source == StatisticsSource::batch) return handed<Arrival::there>(finals + batch * s.groups + group);
-    if (p.source == StatisticsSource::given)
-      return {*statistic_at<A>(p.mean, batch, group), *statistic_at<A>(p.rstd, batch, group)};
-    return {entry_or<T>(p.running.mean, group, A(0)), rstd_of(entry_or<T>(p.running.variance, group, A(1)), p.eps)};
+    return constant_statistics<T>(p, batch, group);
   }
 
   /// coming: the block's next item, which takes this one's place, or the steps to the next ticket.
@@ -314,11 +266,7 @@ struct ForwardPass {
   /// The byte of the mask that this access is, or in shared memory, where it is to be turned.
   __device__ __forceinline__ void store_bits(const ChannelTile& tile, const Walk& walk, const Spot& spot,
                                              const A (&h)[kWidth]) const {
-    unsigned bits = 0;
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) {
-      bits |= Relu<Math<T>>::slope_from_output(h[j], p.scalars) != A(0) ? 1u << j : 0u;
-    }
+    const unsigned bits = relu_bits<T>(h, p);
     if constexpr (!Walk::kPlanes) {
       if (s.mask == ChannelMask::turned) {
         TurnedMask<kWidth>(s, tile).byte(walk.column(), spot.unit) = static_cast<uint8_t>(bits);
@@ -332,18 +280,19 @@ struct ForwardPass {
         for (int j = 0; j < kWidth; ++j) own |= walk.inside(spot, j) ? bits & 1u << j : 0u;
         const EdgedMask edges(s, tile.begin);
         edges.edge(spot.sample, tile.in_item + walk.column(), spot.place >= 0) = static_cast<uint8_t>(own);
-      } else if (s.mask == ChannelMask::edged) {
-        p.mask[walk.first_number(spot) / 8] = static_cast<uint8_t>(bits);
+        return;
       }
-      return;
+      if (s.mask == ChannelMask::edged) {
+        p.mask[walk.first_number(spot) / 8] = static_cast<uint8_t>(bits);
+        return;
+      }
     }
     if (kWidth == 8 && s.mask == ChannelMask::together) p.mask[walk.number(spot, 0) / 8] = static_cast<uint8_t>(bits);
   }
 };
 
-/// Blocks that must fit a multiprocessor. Where items are kept the planner counts on two. Else, with four of 16-bit
-/// planes, some 25 to 65 bytes spill, and it is faster than with three all the same (H200, 64x256x56x56: 105 and 111
-/// us).
+/// Blocks that must fit a multiprocessor. Where items are kept the planner counts on two. Else, with four of planes,
+/// some bytes spill, and it is faster than with three all the same (H200, bf16 64x256x56x56: 105 and 111 us).
 template <class T, class Walk, bool kKept>
 constexpr int kForwardBlocks = !Walk::kPlanes || sizeof(T) == 8 || kKept ? 2 : 4;
 

@@ -36,25 +36,26 @@ struct ThreadSums {
     }
     count += elements;
   }
-  /// Adds up what the lanes of a warp that belong together have. All threads of the warp.
-  __device__ __forceinline__ void join_all(const ChannelSpace& s) {
+  /// Adds up what the lanes of a warp that belong together have: from, 2 * from, ... < to apart, powers of two. All
+  /// threads of the warp.
+  __device__ __forceinline__ void join_all(int from, int to) {
     A centre[kOwned], lanes = count > 0 ? A(1) : A(0);
-    const A most = static_cast<A>(s.join_to) / static_cast<A>(s.join_from);  // a power of two
+    const A most = static_cast<A>(to) / static_cast<A>(from);  // a power of two
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) centre[o] = pivot[o] / most;  // their sum does not overflow
-    join(s, [&](int offset) {
+    join(from, to, [&](int offset) {
       lanes += __shfl_xor_sync(kFullWarp, lanes, offset);
 #pragma unroll
       for (int o = 0; o < kOwned; ++o) centre[o] += __shfl_xor_sync(kFullWarp, centre[o], offset);
     });
-    const A share = lanes > A(0) ? most / lanes : A(0), n = static_cast<A>(count);
+    const A share = lanes > A(0) ? most * quick_reciprocal(lanes) : A(0), n = static_cast<A>(count);
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) {
       centre[o] *= share;
       move_centre(n, pivot[o] - centre[o], &sum[o], &square[o]);
       pivot[o] = centre[o];
     }
-    join(s, [&](int offset) {
+    join(from, to, [&](int offset) {
       count += __shfl_xor_sync(kFullWarp, count, offset);
 #pragma unroll
       for (int o = 0; o < kOwned; ++o) {
@@ -66,7 +67,7 @@ struct ThreadSums {
   /// To mean (in pivot, from `origin` on) and sum of squares about it.
   __device__ __forceinline__ void finish(const A (&origin)[kOwned]) {
     if (count == 0) return;
-    const A n = static_cast<A>(count), share = A(1) / n;
+    const A n = static_cast<A>(count), share = quick_reciprocal(n);
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) {
       const Moments<A> moments = moments_about(pivot[o] - origin[o], sum[o], square[o], n, share);

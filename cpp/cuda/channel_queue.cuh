@@ -17,7 +17,7 @@
 //          slab, apply for the settle items; these have lower tickets, so they were drawn by blocks that run, and that
 //          themselves wait for still lower ones only. Nothing has to be resident together, and whatever else runs on
 //          the device only delays.
-// Which block does an item changes no bit.
+// Which block does an item changes no bit. Planes of whole packs mostly do without items: channel_planes.cuh.
 #pragma once
 
 #include "cuda/channel_kept.cuh"

@@ -9,6 +9,10 @@
 
 namespace normact::cuda {
 
+/// 1 / value to within two units in the last place, for numbers between 2^-100 and 2^100.
+__device__ __forceinline__ float quick_reciprocal(float value) { return __fdividef(1.0f, value); }
+__device__ __forceinline__ double quick_reciprocal(double value) { return 1.0 / value; }
+
 /// Channels of an item.
 __device__ __forceinline__ int row_of(const ChannelSpace& s) { return s.tile * s.tiles_an_item; }
 
@@ -60,26 +64,31 @@ __device__ __forceinline__ A sum_of_helpers(A value, int helpers) {
   return value;
 }
 
-/// The moments of what each(visit) goes through, by its index in the scratch memory, to all helpers: the mean first,
+/// The moments of the sets that each(visit) goes through, twice, to all helpers: the mean first, told from `pivot`,
 /// then what each has about it. One division in all.
 template <class A, class Each>
-__device__ __forceinline__ Moments<A> moments_of_lines(const ChannelScratch<A>& scratch, int helpers, A pivot,
-                                                       Each each) {
+__device__ __forceinline__ Moments<A> moments_of_sets(int helpers, A pivot, Each each) {
   A count = A(0), shift = A(0), m2 = A(0);
-  each([&](int at) {
-    const A n = scratch.number(2)[at];
-    count += n;
-    shift += n > A(0) ? n * (scratch.number(0)[at] - pivot) : A(0);
+  each([&](const Moments<A>& m) {
+    count += m.count;
+    shift += m.count > A(0) ? m.count * (m.mean - pivot) : A(0);
   });
   for (int offset = helpers / 2; offset > 0; offset >>= 1) {
     count += __shfl_xor_sync(kFullWarp, count, offset);
     shift += __shfl_xor_sync(kFullWarp, shift, offset);
   }
-  const A mean = count > A(0) ? pivot + shift / count : A(0);
-  each([&](int at) {
-    m2 += recentred(Moments<A>{scratch.number(0)[at], scratch.number(1)[at], scratch.number(2)[at]}, mean);
-  });
+  const A mean = count > A(0) ? pivot + shift * quick_reciprocal(count) : A(0);
+  each([&](const Moments<A>& m) { m2 += recentred(m, mean); });
   return {mean, sum_of_helpers(m2, helpers), count};
+}
+
+/// The same of what each(visit) goes through by its index in the scratch memory.
+template <class A, class Each>
+__device__ __forceinline__ Moments<A> moments_of_lines(const ChannelScratch<A>& scratch, int helpers, A pivot,
+                                                       Each each) {
+  return moments_of_sets(helpers, pivot, [&](auto visit) {
+    each([&](int at) { visit(Moments<A>{scratch.number(0)[at], scratch.number(1)[at], scratch.number(2)[at]}); });
+  });
 }
 
 /// Calls visit(channel, index in the scratch memory) for what a helper has of the sums of channels from .. to - 1.
@@ -123,9 +132,9 @@ __device__ __forceinline__ int64_t entry_of(const ChannelSpace& s, int64_t batch
 /// Calls visit(offset) for the lanes of a warp whose sums belong together: those of a team on a plane, the lines of a
 /// column of rows. Each visit adds what the lane `offset` away has.
 template <class Visit>
-__device__ __forceinline__ void join(const ChannelSpace& s, Visit visit) {
+__device__ __forceinline__ void join(int from, int to, Visit visit) {
 #pragma unroll 1
-  for (int offset = s.join_from; offset < s.join_to; offset <<= 1) visit(offset);
+  for (int offset = from; offset < to; offset <<= 1) visit(offset);
 }
 
 /// Where this thread leaves the sums of its first channel of tile `index`; -1: another does.
@@ -197,7 +206,7 @@ __device__ __forceinline__ void store_moments(const ChannelSpace& s, const Chann
 template <class Walk, class A>
 __device__ __forceinline__ void leave_sums(const ChannelSpace& s, const Walk& walk, int index,
                                            NumberPair<A> (&sums)[Walk::kOwned], const ChannelScratch<A>& scratch) {
-  join(s, [&](int offset) {
+  join(s.join_from, s.join_to, [&](int offset) {
 #pragma unroll
     for (int o = 0; o < Walk::kOwned; ++o) {
       sums[o].first += __shfl_xor_sync(kFullWarp, sums[o].first, offset);

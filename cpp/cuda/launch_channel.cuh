@@ -6,6 +6,8 @@
 
 #include "cuda/channel_finish.cuh"
 #include "cuda/channel_launchers.h"
+#include "cuda/channel_planes_backward.cuh"
+#include "cuda/channel_planes_forward.cuh"
 #include "cuda/launch.cuh"
 
 namespace normact::cuda {
@@ -60,6 +62,15 @@ void set_geometry(const ChannelPlan& plan, Problem* p, std::initializer_list<Cha
   }
 }
 
+/// run(act), which is a value, with the instance for this activation.
+template <class T, class Run>
+Status with_act(normact_activation_kind kind, Run run) {
+  if (kind == NORMACT_ACTIVATION_IDENTITY) return run(Identity<Math<T>>{});
+  if (kind == NORMACT_ACTIVATION_RELU) return run(Relu<Math<T>>{});
+  if (kind == NORMACT_ACTIVATION_SILU) return run(Silu<Math<T>>{});
+  return run(AnyActivation{});
+}
+
 /// run(act, walk, kept) with the instance for this activation: types, by values or null pointers, and a constant.
 template <class T, class Walk, class Run>
 Status with_activation(const ChannelPlan& plan, normact_activation_kind kind, Run run) {
@@ -67,31 +78,86 @@ Status with_activation(const ChannelPlan& plan, normact_activation_kind kind, Ru
     if constexpr (Walk::kWidth > 1) {
       if (plan.order == ChannelOrder::kept) return run(act, static_cast<Walk*>(nullptr), std::true_type{});
     }
-    return run(act, static_cast<Walk*>(nullptr), std::false_type{});
+    if constexpr (Walk::kPlanes && !Walk::kEdges) {
+      return Status{NORMACT_INTERNAL, "planes of whole packs have no kernel for this plan"};
+    } else {
+      return run(act, static_cast<Walk*>(nullptr), std::false_type{});
+    }
   };
   if constexpr (Walk::kWidth > 1) {
-    if (kind == NORMACT_ACTIVATION_IDENTITY) return with(Identity<Math<T>>{});
-    if (kind == NORMACT_ACTIVATION_RELU) return with(Relu<Math<T>>{});
-    if (kind == NORMACT_ACTIVATION_SILU) return with(Silu<Math<T>>{});
+    return with_act<T>(kind, with);
+  } else {
+    return with(AnyActivation{});
   }
-  return with(AnyActivation{});
 }
 
-/// The same with the walk of this access. That of elements has one instance for any activation.
+/// The same with the walk of this access. That of elements has one instance for any activation; planes of whole packs
+/// that are not kept go as any others, where launches do not serve them.
 template <class T, class Run>
 Status with_instance(const ChannelPlan& plan, normact_activation_kind kind, Run run) {
   if constexpr (sizeof(T) < 8) {
-    if (plan.whole) return with_activation<T, PlaneWalk<T, true>>(plan, kind, run);
+    if (plan.whole && plan.order == ChannelOrder::kept) {
+      return with_activation<T, PlaneWalk<T, true>>(plan, kind, run);
+    }
     if (plan.access == ChannelAccess::planes) return with_activation<T, PlaneWalk<T, false>>(plan, kind, run);
     if (goes_by_rows(plan.access)) return with_activation<T, RowWalk<T, kPackSize<T>>>(plan, kind, run);
   }
   return with_activation<T, RowWalk<T, 1>>(plan, kind, run);
 }
 
+/// A first pass over planes may start while the kernel before it ends, for which it waits. So may a second one, which
+/// reads its tensors at once: what wrote them ended before the first went on. Alone it starts after all before it.
+inline LaunchShape plane_shape(const PlaneDivision& division, bool alone = false) {
+  const LaunchShape shape = channel_shape(division.blocks());
+  return alone ? shape : shape.chained();
+}
+
+template <class T>
+Status launch_plane_forward(const ChannelForward& problem, ChannelPasses passes, const ChannelPlan& plan,
+                            const Launch& launch) {
+  using A = Accumulator<T>;
+  auto* entries = static_cast<MomentsEntry<A>*>(ChannelWorkspace(launch, plan).entries());
+  if (passes != ChannelPasses::apply) {
+    NORMACT_TRY(launch_kernel<plane_moments_kernel<T>>("plane moments kernel launch", plane_shape(plan.reduce), launch,
+                                                       static_cast<const T*>(problem.x.data),
+                                                       PlaneSpace(problem, problem.x, plan.reduce), entries));
+  }
+  if (passes == ChannelPasses::reduce) return {};
+  return with_act<T>(problem.activation.kind, [&](auto act) {
+    return launch_kernel<plane_forward_kernel<T, decltype(act)>>(
+        "plane norm forward kernel launch", plane_shape(plan.apply, passes == ChannelPasses::apply), launch,
+        ForwardProblem<A>(problem), PlaneSpace(problem, problem.x, plan.apply), entries,
+        static_cast<unsigned>(plan.reduce.parts));
+  });
+}
+
+template <class T>
+Status launch_plane_backward(const ChannelInputGradient& problem, ChannelPasses passes, const ChannelPlan& plan,
+                             const Launch& launch) {
+  using A = Accumulator<T>;
+  auto* entries = static_cast<NumberPair<A>*>(ChannelWorkspace(launch, plan).entries());
+  return with_act<T>(problem.activation.kind, [&](auto act) -> Status {
+    const BackwardProblem<A> p(problem);
+    if (passes != ChannelPasses::apply) {
+      using Act = decltype(act);
+      NORMACT_TRY((launch_kernel<plane_sums_kernel<T, Act>>("plane sums kernel launch", plane_shape(plan.reduce),
+                                                            launch, p, PlaneSpace(p, p.x, plan.reduce), entries)));
+    }
+    if (passes == ChannelPasses::reduce) return {};
+    return launch_kernel<plane_backward_kernel<T, decltype(act)>>(
+        "plane norm backward kernel launch", plane_shape(plan.apply, passes == ChannelPasses::apply), launch, p,
+        PlaneSpace(p, p.x, plan.apply), passes == ChannelPasses::apply ? nullptr : entries,
+        static_cast<unsigned>(plan.reduce.parts));
+  });
+}
+
 template <class T>
 Status launch_forward_passes(const ChannelForward& problem, ChannelPasses passes, const ChannelPlan& plan,
                              const Launch& launch) {
   using A = Accumulator<T>;
+  if constexpr (sizeof(T) < 8) {
+    if (plan.order == ChannelOrder::launches) return launch_plane_forward<T>(problem, passes, plan, launch);
+  }
   const ForwardProblem<A> p(problem);
   ChannelSpace space(p, plan, passes);
   space.set_extent(p.geometry, p.x);
@@ -152,7 +218,11 @@ Status launch_channel_backward(const ChannelInputGradient& problem, ChannelPasse
   BackwardProblem<A> p(problem);
   set_geometry(plan, &p, {&p.dy, &p.x, &p.addend, &p.y, &p.dx, &p.daddend});
   const ChannelWorkspace workspace(launch, plan);
-  if (plan.units > 0) {
+  const bool planes = plan.order == ChannelOrder::launches;
+  if constexpr (sizeof(T) < 8) {
+    if (planes) NORMACT_TRY(launch_plane_backward<T>(problem, passes, plan, launch));
+  }
+  if (plan.units > 0 && !planes) {
     ChannelSpace space(p, plan, passes);
     space.set_extent(p.geometry, p.x);
     NORMACT_TRY(workspace.clear_counters(launch));

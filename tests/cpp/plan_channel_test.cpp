@@ -62,9 +62,32 @@ void check_kept(const ChannelForward& p, const ChannelPlan& plan) {
   if (plan.access == ChannelAccess::rows) CHECK(p.geometry.channels * size_of(p.dtype) % 16 == 0);
 }
 
+/// Every pack of a set is in a part, and its entries have room.
+void check_cut(const normact::PlaneDivision& d) {
+  CHECK(d.parts >= 1 && d.packs_a_part * d.parts >= d.packs && d.packs_a_part * (d.parts - 1) < d.packs);
+  CHECK(d.team == normact::kChannelThreads || (d.team <= 32 && (d.team & (d.team - 1)) == 0 && d.parts == 1));
+  CHECK(d.blocks() * normact::kChannelThreads >= d.numbers() * d.team);
+}
+
+void check_launches(const ChannelRequest& r, const ChannelPlan& plan) {
+  check_cut(plan.reduce);
+  check_cut(plan.apply);
+  CHECK(plan.whole && !plan.waits_together() && plan.counter_bytes == 0);
+  CHECK_EQ(plan.apply.sets, plan.batches * plan.groups);
+  CHECK_EQ(plan.apply.sets * plan.apply.packs, plan.reduce.sets * plan.reduce.packs);
+  CHECK_EQ(plan.apply.sets * plan.apply.packs * 16,
+           r.geometry.samples * r.geometry.channels * r.geometry.places * size_of(r.dtype));
+  const int64_t entries = r.passes == ChannelPasses::apply ? 0 : plan.reduce.numbers() * r.entry_bytes;
+  CHECK(plan.workspace_bytes >= static_cast<size_t>(entries));
+}
+
 /// Every channel is in a tile, every unit in a part, every group in one slab, and the wave has its slabs.
 void check_division(const ChannelForward& p) {
   const ChannelPlan plan = plan_of(p);
+  if (plan.order == ChannelOrder::launches) {
+    check_launches(request_of(p, 0), plan);
+    return;
+  }
   const normact::ChannelGeometry g =
       plan.access == ChannelAccess::columns ? normact::columns_of(p.geometry) : p.geometry;
   const int64_t channels = g.channels, per_group = channels / plan.groups;
@@ -166,7 +189,7 @@ TEST(larger_than_the_device_is_read_twice) {
   CHECK_EQ(plan.kept_bytes, normact::kLargeRingAccesses * normact::kChannelThreads * 16);
   CHECK_EQ(plan.unit_step, plan.lines * plan.parts);  // blocks go through x side by side
   CHECK(plan.slabs_a_wave == plan.slabs && plan.parts <= 2 * plan.blocks);
-  const ChannelPlan one = plan_of(forward(Layout::planes, 1, 1, 1 << 26, 0));
+  const ChannelPlan one = plan_of(forward(Layout::planes, 1, 1, 1 << 28, 0));
   CHECK(one.order == ChannelOrder::waves && one.counter_bytes > 0 && !one.waits_together());
 }
 
@@ -204,13 +227,65 @@ TEST(masks_are_written_with_the_output) {
 }
 
 TEST(small_groups_need_nobody_else) {
-  for (const Layout layout : {Layout::planes, Layout::rows}) {
-    const ChannelPlan plan = plan_of(forward(layout, 32, 512, 256, 32));
-    CHECK(plan.order == ChannelOrder::kept);
-    CHECK_EQ(plan.items_a_slab(), 1);
-    CHECK_EQ(plan.counter_bytes, size_t{0});
-  }
+  const ChannelPlan plan = plan_of(forward(Layout::rows, 32, 512, 256, 32));
+  CHECK(plan.order == ChannelOrder::kept);
+  CHECK_EQ(plan.items_a_slab(), 1);
+  CHECK_EQ(plan.counter_bytes, size_t{0});
   CHECK(plan_of(forward(Layout::planes, 2, 128, 262144, 32)).waits_together());
+}
+
+ChannelBackward backward(const ChannelForward& p) {
+  ChannelBackward b{};
+  static_cast<normact::ChannelProblem&>(b) = p;
+  b.x = b.dy = b.dx = p.x;
+  b.mean.data = b.rstd.data = memory;
+  return b;
+}
+
+ChannelPlan plan_of(const ChannelBackward& p) {
+  const ChannelRequest request = request_of(p, ChannelPasses::both, 0);
+  const ChannelPlan plan = plan_channel(request, kHopper, ChannelTuning{});
+  if (plan.order == ChannelOrder::launches) check_launches(request, plan);
+  return plan;
+}
+
+TEST(whole_planes_go_by_launches) {
+  ChannelForward p = forward(Layout::planes, 64, 512, 784, 0);
+  ChannelPlan plan = plan_of(p);
+  CHECK(plan.order == ChannelOrder::launches);
+  CHECK_EQ(plan.reduce.sets, 512);
+  CHECK_EQ(plan.reduce.packs, 64 * 98);
+  check_launches(request_of(p, 0), plan);
+  plan = plan_of(forward(Layout::planes, 8, 320, 4096, 32));  // groups of ten channels
+  CHECK(plan.order == ChannelOrder::launches && plan.reduce.parts == 1);
+  CHECK_EQ(plan.apply.packs, 10 * 512);
+  plan = plan_of(backward(forward(Layout::planes, 8, 320, 4096, 32)));  // sums of each channel
+  CHECK_EQ(plan.reduce.sets, 8 * 320);
+  CHECK_EQ(plan.reduce.team, 32);
+  CHECK_EQ(plan.apply.sets, 8 * 32);
+  CHECK_EQ(plan.apply.team, normact::kChannelThreads);
+  const auto goes = [](const ChannelForward& of) { return plan_of(of).order == ChannelOrder::launches; };
+  CHECK(goes(forward(Layout::planes, 64, 512, 784, 0, DType::f32)));
+  CHECK(!goes(forward(Layout::planes, 64, 512, 784, 0, DType::bf16, 2)));  // no whole packs
+  CHECK(!goes(forward(Layout::planes, 64, 512, 788, 0)));
+  CHECK(!goes(forward(Layout::planes, 64, 512, 784, 0, DType::f64)));
+  CHECK(!goes(forward(Layout::planes, 64, 256, 3136, 0)));  // large planes are kept,
+  p = forward(Layout::planes, 64, 256, 3136, 0);
+  p.addend = p.x;
+  CHECK(goes(p));                                             // if nothing else is read,
+  CHECK(goes(forward(Layout::planes, 1, 128, 1310720, 32)));  // and sets are not
+  CHECK(goes(forward(Layout::planes, 2, 200, 8, 1)));
+  CHECK(!goes(forward(Layout::planes, 2, 2304, 8, 1)));  // parts of more channels than threads
+  uint8_t mask = 0;
+  p = forward(Layout::planes, 64, 512, 784, 0);
+  p.mask = &mask;
+  CHECK(goes(p));
+  p.geometry.places_after = 1;  // bits in another order than the elements
+  CHECK(!goes(p));
+  p = forward(Layout::planes, 64, 512, 784, 0, DType::f32);
+  p.mask = &mask;  // a byte is two packs
+  CHECK(!goes(p));
+  CHECK(plan_of(backward(forward(Layout::planes, 64, 256, 3136, 0))).order == ChannelOrder::kept);
 }
 
 TEST(teams_are_whole) {
@@ -233,13 +308,13 @@ TEST(entries_of_groups) {
 }
 
 TEST(what_fits_the_device_at_once_is_one_item_a_block) {
-  const ChannelPlan plan = plan_of(forward(Layout::planes, 8, 320, 4096, 32));
+  const ChannelPlan plan = plan_of(forward(Layout::rows, 8, 320, 4096, 32));
   CHECK_EQ(plan.slabs * plan.items_a_slab(), plan.blocks);
   CHECK_EQ(plan.delay, 0);
 }
 
 TEST(averages_of_moments_are_settled_once) {
-  ChannelForward p = forward(Layout::planes, 8, 64, 65536, 64);
+  ChannelForward p = forward(Layout::planes, 8, 64, 65537, 64);
   CHECK(plan_of(p).items_a_slab() > 1 && !plan_of(p).settles_apart);
   p.y.data = p.x.data;  // in place: the sums bring along what is needed of x
   CHECK(!plan_of(p).settles_apart);
@@ -256,8 +331,11 @@ TEST(one_pass_alone_waits_for_nothing) {
   ChannelForward p = forward(Layout::planes, 64, 256, 3136, 0);
   p.source = StatisticsSource::given;
   const ChannelPlan plan = plan_of(p);
-  CHECK(plan.order == ChannelOrder::single);
+  CHECK(plan.order == ChannelOrder::launches);
   CHECK_EQ(plan.workspace_bytes, size_t{0});
+  p = forward(Layout::rows, 64, 256, 3136, 0);
+  p.source = StatisticsSource::given;
+  CHECK(plan_of(p).order == ChannelOrder::single);
 }
 
 TEST(sm_margin_leaves_multiprocessors) {

@@ -108,6 +108,14 @@ class Problem:
         return values.reshape(self.samples, self.channels, -1)
 
 
+def fused_problem(op: str, shape: tuple[int, ...], dtype: str = "bfloat16", **options: Any) -> Problem:
+    """With an activation, and an addend where there may be one."""
+    parameters = "float64" if dtype == "float64" else "float32"
+    batch = op == "batch_norm"
+    kind = Kind("relu" if batch else "silu")
+    return Problem(op, shape, dtype, parameters, num_groups=4, addend=batch, activation=kind, **options)
+
+
 @dataclass(frozen=True)
 class Inputs:
     """Exactly representable values in float64: x, addend, dy in the problem's shape, all else in one dimension."""

@@ -23,7 +23,7 @@ from layouts import channels_last
 
 DTYPES = (("float64", "float64"), ("float32", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
 # (N, C); few and many places, whole packs and not; channels that are whole packs, straddle them, or are many; many
-# small planes; sets that need more than one block.
+# small planes; sets that need more than one block, with whole packs and without.
 SHAPES = (
     (33, 12),
     (3, 8, 49),
@@ -33,6 +33,7 @@ SHAPES = (
     (2, 64, 16, 16),
     (1, 4, 70, 70),
     (2, 4, 200, 200),
+    (2, 4, 199, 199),
     (2, 4, 1, 1),
     (3, 260, 5),
     (2, 8, 4, 6, 5),

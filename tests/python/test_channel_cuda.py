@@ -13,7 +13,15 @@ import pytest
 import normact
 import tolerance
 from activation_cases import Kind
-from channel_cases import OPERATIONS, Problem, expected_backward, expected_forward, expected_running, inputs
+from channel_cases import (
+    OPERATIONS,
+    Problem,
+    expected_backward,
+    expected_forward,
+    expected_running,
+    fused_problem,
+    inputs,
+)
 from channel_checks import Arrays, arrays, backward, check, check_running, forward
 from checks import assert_repeats, assert_within, compare
 from devices import Device, NumpyDevice
@@ -35,19 +43,12 @@ def channels_before(where: Device, values: np.ndarray, dtype: str) -> Any:
     return moved.permute(0, *range(2, values.ndim), 1)
 
 
-def problem_of(op: str, shape: tuple[int, ...], dtype: str = "bfloat16", **options: Any) -> Problem:
-    parameters = "float64" if dtype == "float64" else "float32"
-    batch = op == "batch_norm"
-    kind = Kind("relu" if batch else "silu")
-    return Problem(op, shape, dtype, parameters, num_groups=4, addend=batch, activation=kind, **options)
-
-
 @every_op
 @both_layouts
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_cpu_and_gpu_round_alike(device: Device, op: str, dtype: str, layout: str) -> None:
     """The same contract on both: at least 99.8 % equal bits (each is correctly rounded in 99.9 %)."""
-    problem, cpu = problem_of(op, (8, 32, 28, 28), dtype), NumpyDevice()
+    problem, cpu = fused_problem(op, (8, 32, 28, 28), dtype), NumpyDevice()
     for name, run in (("y", forward), ("dx", lambda *args: backward(*args).dx)):
         found = [w.values(run(problem, arrays(w, problem, built(layout), built(layout)))) for w in (cpu, device)]
         different = np.mean(found[0] != found[1])
@@ -74,7 +75,7 @@ def test_cpu_and_gpu_round_alike(device: Device, op: str, dtype: str, layout: st
 def test_sizes_of_models_and_limits_of_a_grid(
     device: Device, op: str, dtype: str, shape: tuple[int, ...], layout: str
 ) -> None:
-    check(device, problem_of(op, shape, dtype), built(layout), built(layout))
+    check(device, fused_problem(op, shape, dtype), built(layout), built(layout))
 
 
 @every_op
@@ -89,7 +90,7 @@ def test_every_alignment(device: Device, op: str, offset: int) -> None:
 
     for dtype in ("float64", "float32", "float16", "bfloat16"):
         for shape, axis in (((3, 8, 33), 1), ((5, 16, 64), 1), ((5, 9, 40), -1), ((5, 9, 36), -1)):
-            problem = problem_of(op, shape, dtype, channel_axis=axis)
+            problem = fused_problem(op, shape, dtype, channel_axis=axis)
             check(device, problem, shifted, "contiguous")
             check(device, problem, "offset_by_one", shifted)
 
@@ -103,7 +104,7 @@ def test_every_alignment(device: Device, op: str, offset: int) -> None:
 def test_batch_norm_of_small_planes(device: Device, dtype: str, shape: tuple[int, ...]) -> None:
     """Packs hold several channels, and threads on neighbouring packs share one."""
     plain = Problem("batch_norm", shape, dtype, "float32", running=True, batches=3, mean=30.0)
-    fused = problem_of("batch_norm", shape, dtype)
+    fused = fused_problem("batch_norm", shape, dtype)
     for problem in (
         plain,
         dataclasses.replace(plain, weight=False, bias=False, activation=Kind("gelu")),
@@ -115,7 +116,7 @@ def test_batch_norm_of_small_planes(device: Device, dtype: str, shape: tuple[int
     ):
         check(device, problem)
     moved = (shape[0], *shape[2:], shape[1])  # channels last, in the same memory
-    last = problem_of("batch_norm", moved, dtype, slope_from="mask", channel_axis=-1)
+    last = fused_problem("batch_norm", moved, dtype, slope_from="mask", channel_axis=-1)
     for problem in (last, dataclasses.replace(last, slope_from="x")):
         check(device, problem, channels_before, channels_before)
     bits = forward(last, arrays(device, last, channels_before, channels_before), return_mask=True)
@@ -153,7 +154,7 @@ def test_cuda_graph(device: Device, op: str, dtype: str, shape: tuple[int, ...],
     import torch
 
     running = op != "group_norm"
-    first = problem_of(op, shape, dtype, running=running)
+    first = fused_problem(op, shape, dtype, running=running)
     second = dataclasses.replace(first, mean=1.0, std=3.0)
     static, fresh = (arrays(device, problem, built(layout), built(layout)) for problem in (first, second))
     graph = torch.cuda.CUDAGraph()
@@ -187,7 +188,7 @@ def test_streams(device: Device, op: str, explicit: bool) -> None:
     """Work is queued behind the stream's earlier work, and the call does not wait for it."""
     import torch
 
-    problem = problem_of(op, (8, 16, 30, 30), "float32")
+    problem = fused_problem(op, (8, 16, 30, 30), "float32")
     source = arrays(device, problem)
     target = Arrays(*(None if array is None else torch.zeros_like(array) for array in source))
     forward(problem, source, return_stats=True)  # loads the kernels, which takes its time
@@ -216,7 +217,7 @@ def test_a_mask_beside_an_output_in_place(
     device: Device, dtype: str, shape: tuple[int, ...], target: str, layout: str
 ) -> None:
     """The mask of an output elsewhere, or a refusal that has written nothing."""
-    given = arrays(device, problem_of("batch_norm", shape, dtype), built(layout), built(layout))
+    given = arrays(device, fused_problem("batch_norm", shape, dtype), built(layout), built(layout))
     options = {"training": True, "addend": given.addend, "activation": "relu", "return_mask": True}
     want = normact.batch_norm(given.x, given.weight, given.bias, **options)
     place = getattr(given, target)
@@ -237,7 +238,7 @@ def test_a_mask_beside_an_output_in_place(
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_mask_has_the_bits_of_the_output(device: Device, dtype: str, shape: tuple[int, ...], layout: str) -> None:
     """However its bits lie beside the elements; and a backward from either has the same slopes."""
-    problem = problem_of("batch_norm", shape, dtype)
+    problem = fused_problem("batch_norm", shape, dtype)
     given = arrays(device, problem, built(layout), built(layout))
     found = forward(problem, given, return_mask=True)
     bits = np.packbits((device.values(found.y) > 0).ravel(), bitorder="little")
@@ -254,7 +255,7 @@ def test_a_mask_has_the_bits_of_the_output(device: Device, dtype: str, shape: tu
 @both_layouts
 def test_in_place_over_many_blocks(device: Device, op: str, layout: str) -> None:
     """Blocks that share a set read what others of them overwrite, but not too late."""
-    problem = problem_of(op, (32, 64, 56, 56))
+    problem = fused_problem(op, (32, 64, 56, 56))
     given = arrays(device, problem, built(layout), built(layout))
     want = device.bits(forward(problem, given))
     for _ in range(8):
@@ -268,7 +269,7 @@ def test_two_streams_at_once(device: Device, op: str, layout: str) -> None:
     """Calls that run side by side do not share what they sum up in, nor wait for each other for ever."""
     import torch
 
-    problem = problem_of(op, (32, 64, 56, 56))
+    problem = fused_problem(op, (32, 64, 56, 56))
     given = arrays(device, problem, built(layout), built(layout))
     want = device.bits(forward(problem, given)), device.bits(backward(problem, given).dx)
     streams = [torch.cuda.Stream() for _ in range(4)]
@@ -285,7 +286,7 @@ def test_two_streams_at_once(device: Device, op: str, layout: str) -> None:
 
 def test_running_statistics_stay_on_the_gpu(device: Device) -> None:
     """The count of batches too: nothing is read back."""
-    problem = problem_of("batch_norm", (4, 12, 5, 5), "float32", running=True, momentum=None, batches=2)
+    problem = fused_problem("batch_norm", (4, 12, 5, 5), "float32", running=True, momentum=None, batches=2)
     given = arrays(device, problem)
     forward(problem, given)
     assert given.batches.is_cuda and int(given.batches) == 3
@@ -307,7 +308,7 @@ def test_more_elements_than_32_bits_count(
     block_shape = (4, 64, 128, 128)
     count = (1 << 31) // int(np.prod(block_shape)) + 1
     needs_gpu_bytes(4 * 2 * count * int(np.prod(block_shape)))
-    problem = problem_of(op, block_shape)
+    problem = fused_problem(op, block_shape)
     block = arrays(device, problem, built(layout), built(layout))
     want = forward(problem, block), backward(problem, block)
 
@@ -370,7 +371,7 @@ def test_strides_beyond_32_bits(device: Device, needs_gpu_bytes: Callable[[int],
     stride = 1 << 31
     needs_gpu_bytes(2 * (2 * stride + 4096))
     for op in OPERATIONS:
-        problem = problem_of(op, (3, 8, 125))
+        problem = fused_problem(op, (3, 8, 125))
         given = arrays(device, problem)
         x = torch.empty(2 * stride + 1000, device="cuda", dtype=torch.bfloat16).as_strided(
             (3, 8, 125), (stride, 125, 1)

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every way through batch, group and instance norm backward does with dy, gradients of parameters and given sums.
+#pragma once
+
+#include "cuda/channel_statistics.cuh"
+
+namespace normact::cuda {
+
+/// Where sums.data is there, they are sums over all processes, or what the launch is to compute.
+template <class A>
+using BackwardProblem = ActivatedProblem<ChannelInputGradient, A>;
+
+template <class A>
+__device__ __forceinline__ A* table_at(const ChannelTable& table, int64_t row, int64_t channel) {
+  return static_cast<A*>(table.data) + row * table.row_stride + channel * table.channel_stride;
+}
+
+/// Whether a mask may tell the slope.
+template <class T, class Act>
+constexpr bool kMasked = kAny<Act> || std::is_same_v<Act, Relu<Math<T>>>;
+
+/// What an activation's slope needs beside x: y, or addend where h is computed again; or nothing.
+template <class A>
+__device__ __forceinline__ const ChannelView* slope_view(const BackwardProblem<A>& p) {
+  if (p.mask != nullptr) return nullptr;
+  if (p.y.data != nullptr) return &p.y;
+  return p.addend.data != nullptr ? &p.addend : nullptr;
+}
+
+/// dh = dy * act'(h) of an access, where no mask tells the slope. scale, bias: of the thread's channels; get(value):
+/// the access of slope_view.
+template <class T, class Act, class Walk, class A, int kWidth, int kOwned, int kBiases, class Get>
+__device__ __forceinline__ void multiply_by_slopes(const BackwardProblem<A>& p, A (&dh)[kWidth],
+                                                   const A (&centred)[kWidth], const A (&scale)[kOwned],
+                                                   const A (&bias)[kBiases], Get get) {
+  if (slope_follows_from_output<Act>() && p.y.data != nullptr) {
+    A y[kWidth];
+    get(y);
+    apply_slopes_of_output<T, Act>(dh, y, p);
+    return;
+  }
+  A h[kWidth] = {};
+  if (p.addend.data != nullptr) get(h);
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) h[j] += affine(centred[j], scale[Walk::owner(j)], bias[Walk::owner(j)]);
+  apply_slopes<T, Act>(dh, h, p);
+}
+
+/// dh = dy, or 0 where the bit is not set.
+template <class A, int kWidth>
+__device__ __forceinline__ void multiply_by_bits(unsigned bits, A (&dh)[kWidth]) {
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) dh[j] *= (bits >> j & 1) != 0 ? A(1) : A(0);
+}
+
+/// dweight and dbias of a channel.
+template <class T, class A>
+__device__ __forceinline__ void store_gradients(const BackwardProblem<A>& p, int64_t channel,
+                                                const NumberPair<A>& sum) {
+  if (p.dbias.data != nullptr) store_parameter<T>(p.dbias, channel * p.dbias.stride, sum.first);
+  if (p.dweight.data != nullptr) store_parameter<T>(p.dweight, channel * p.dweight.stride, sum.second);
+}
+
+/// c1 and c2 of a channel, from sums over all processes.
+template <class A>
+__device__ __forceinline__ NumberPair<A> given_correction(const BackwardProblem<A>& p, int64_t channel, A scale) {
+  const A share = scale / static_cast<const A*>(p.count)[channel * p.count_stride];
+  return {*table_at<A>(p.sums, 1, channel) * share, *table_at<A>(p.sums, 0, channel) * share};
+}
+
+}  // namespace normact::cuda

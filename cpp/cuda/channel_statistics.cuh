@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every way through batch, group and instance norm forward does with statistics, parameters and bits of a mask.
+#pragma once
+
+#include "cuda/channel_activation.cuh"
+#include "cuda/channel_sums.cuh"
+
+namespace normact::cuda {
+
+template <class A>
+using ForwardProblem = ActivatedProblem<ChannelForward, A>;
+
+/// The entry of a channel.
+template <class T>
+__device__ __forceinline__ Accumulator<T> entry_or(const ChannelVector& vector, int64_t channel,
+                                                   Accumulator<T> otherwise) {
+  return vector.data != nullptr ? Parameter<T>(vector).at(channel * vector.stride) : otherwise;
+}
+
+template <class A>
+__device__ __forceinline__ A* statistic_at(const ChannelStatistic& statistic, int64_t batch, int64_t group) {
+  return static_cast<A*>(statistic.data) + batch * statistic.sample_stride + group * statistic.group_stride;
+}
+
+/// The first element of a sample's channel.
+template <class T>
+__device__ __forceinline__ T first_element(const ChannelView& x, int64_t sample, int64_t channel) {
+  return static_cast<const T*>(x.data)[sample * x.sample_stride + channel * x.channel_stride];
+}
+
+template <class A>
+__device__ __forceinline__ A rstd_of(A variance, double eps) {
+  return reciprocal_std(variance, static_cast<A>(eps), [](A v) { return reciprocal_sqrt(v); });
+}
+
+template <class A>
+__device__ __forceinline__ void update_running(const RunningStatistics& running, int64_t channel, A mean, A variance) {
+  if (running.mean.data == nullptr) return;
+  const A share = running_share<A>(running.cumulative, running.batches, running.momentum);
+  A& to_mean = static_cast<A*>(running.mean.data)[channel * running.mean.stride];
+  A& to_variance = static_cast<A*>(running.variance.data)[channel * running.variance.stride];
+  to_mean = updated_running(to_mean, mean, share);
+  to_variance = updated_running(to_variance, variance, share);
+}
+
+template <class A>
+__device__ __forceinline__ A finite_or_zero(A value) {
+  return value - value == A(0) ? value : A(0);
+}
+
+/// Which elements of h pass ReLU.
+template <class T, class A, int kWidth>
+__device__ __forceinline__ unsigned relu_bits(const A (&h)[kWidth], const ForwardProblem<A>& p) {
+  unsigned bits = 0;
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    bits |= Relu<Math<T>>::slope_from_output(h[j], p.scalars) != A(0) ? 1u << j : 0u;
+  }
+  return bits;
+}
+
+/// One of the launch's threads, where statistics are x's.
+__device__ __forceinline__ void count_batch(const RunningStatistics& running) {
+  if (running.batches != nullptr && !running.cumulative) ++*running.batches;
+}
+
+/// Writes the statistics of a set, and enters them into running ones. One thread.
+template <class A>
+__device__ __forceinline__ void leave_statistics(const ForwardProblem<A>& p, int64_t batch, int64_t group,
+                                                 const Moments<A>& m, A rstd, MomentsEntry<A>* entry) {
+  if (p.mean.data != nullptr) *statistic_at<A>(p.mean, batch, group) = m.mean;
+  if (p.rstd.data != nullptr) *statistic_at<A>(p.rstd, batch, group) = rstd;
+  if (p.set == ChannelSet::channel) {
+    update_running(p.running, group, m.mean, unbiased_variance(m));
+  } else if (p.running.mean.data != nullptr) {
+    *entry = {m.mean, m.m2, m.count, A(0)};  // for instance_running_kernel
+  }
+}
+
+/// mean and rstd that are not x's.
+template <class T>
+__device__ __forceinline__ NumberPair<Accumulator<T>> constant_statistics(const ForwardProblem<Accumulator<T>>& p,
+                                                                          int64_t batch, int64_t group) {
+  using A = Accumulator<T>;
+  if (p.source == StatisticsSource::given)
+    return {*statistic_at<A>(p.mean, batch, group), *statistic_at<A>(p.rstd, batch, group)};
+  return {entry_or<T>(p.running.mean, group, A(0)), rstd_of(entry_or<T>(p.running.variance, group, A(1)), p.eps)};
+}
+
+}  // namespace normact::cuda
