@@ -54,6 +54,7 @@ bool plan_planes(const ChannelRequest& r, const ChannelTuning& tuning, ChannelPl
   apply.sets = batches_of(r) * g.groups;
   apply.packs = of_group * plane * (channel ? g.samples : 1);
   if (is_better_kept(r, tuning, apply)) return false;
+  if (of_group > 1 && apply.packs < kChannelThreads) return false;  // a block for less than a pack a thread
   cut(tuning, of_group == 1, &apply);
   PlaneDivision reduce = apply;
   if (r.channel_sums && of_group > 1) {

@@ -44,9 +44,13 @@ struct PlaneSpace {
 /// Which threads of a block go through a part together.
 struct PlaneTeam {
   unsigned size, thread;  // the number of this one
+  unsigned number;        // of the team's part
 
-  __device__ __forceinline__ explicit PlaneTeam(const PlaneSpace& s)
-      : size(1u << s.team_bits), thread(threadIdx.x & (size - 1)) {}
+  /// block: its number, of those in whose order parts are gone through.
+  __device__ __forceinline__ PlaneTeam(const PlaneSpace& s, unsigned block)
+      : size(1u << s.team_bits),
+        thread(threadIdx.x & (size - 1)),
+        number(block * (kChannelThreads >> s.team_bits) + (threadIdx.x >> s.team_bits)) {}
   __device__ __forceinline__ bool is_block() const { return size == kChannelThreads; }
   /// Lanes of a warp that are in it, and the number of this one.
   __device__ __forceinline__ int lanes() const { return min(static_cast<int>(size), kWarp); }

@@ -72,8 +72,8 @@ __global__ void __launch_bounds__(kChannelThreads, 3)
                       const __grid_constant__ PlaneSpace space, NumberPair<Accumulator<T>>* entries) {
   using A = Accumulator<T>;
   using Slopes = PlaneSlopes<T, Act>;
-  const PlaneTeam team(space);
-  const PlanePart<T> part(space, (blockIdx.x * kChannelThreads + threadIdx.x) >> space.team_bits);
+  const PlaneTeam team(space, blockIdx.x);
+  const PlanePart<T> part(space, team.number);
   start_after_previous();
   const Slopes slopes{p, part, team};
   const auto load = [&](unsigned pack, typename Slopes::Loaded* in) { slopes.load(pack, in); };
@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(kChannelThreads, 3)
                           unsigned entries_a_channel) {
   using A = Accumulator<T>;
   using Slopes = PlaneSlopes<T, Act>;
-  const PlaneTeam team(space);
-  const PlanePart<T> part(space, ((gridDim.x - 1 - blockIdx.x) * kChannelThreads + threadIdx.x) >> space.team_bits);
+  const PlaneTeam team(space, gridDim.x - 1 - blockIdx.x);
+  const PlanePart<T> part(space, team.number);
   const Slopes slopes{p, part, team};
   const auto load = [&](unsigned pack, typename Slopes::Loaded* in) { slopes.load(pack, in); };
   typename Slopes::Loaded in;

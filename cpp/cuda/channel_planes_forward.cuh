@@ -16,8 +16,8 @@ __global__ void __launch_bounds__(kChannelThreads, 4)
     plane_moments_kernel(const T* x, const __grid_constant__ PlaneSpace space, MomentsEntry<Accumulator<T>>* entries) {
   using A = Accumulator<T>;
   constexpr int kLoads = 4;
-  const PlaneTeam team(space);
-  const PlanePart<T> part(space, (blockIdx.x * kChannelThreads + threadIdx.x) >> space.team_bits);
+  const PlaneTeam team(space, blockIdx.x);
+  const PlanePart<T> part(space, team.number);
   start_after_previous();
   const auto load = [&](unsigned pack, Pack<T>(*in)[kLoads]) {
 #pragma unroll
@@ -27,9 +27,11 @@ __global__ void __launch_bounds__(kChannelThreads, 4)
   load(part.begin + team.thread, &in);
   const A origin[1] = {finite_or_zero(convert<A>(x[part.offset()]))};
   ThreadSums<T, PlaneWalk<T, true>> sums;
-  A first[kPackSize<T>];
-  unpack(in[0], first);
-  sums.begin(first, kPackSize<T>);
+  if (part.begin + team.thread < part.end) {
+    A first[kPackSize<T>];
+    unpack(in[0], first);
+    sums.begin(first, kPackSize<T>);
+  }
   for_each_pack<kLoads>(part, team, in, load, [&](unsigned pack, const Pack<T>(&packs)[kLoads]) {
 #pragma unroll
     for (int k = 0; k < kLoads; ++k) {
@@ -91,8 +93,8 @@ __global__ void __launch_bounds__(kChannelThreads, 4)
                          unsigned entries_a_set) {
   using A = Accumulator<T>;
   constexpr int kWidth = kPackSize<T>, kLoads = 4;
-  const PlaneTeam team(space);
-  const PlanePart<T> part(space, ((gridDim.x - 1 - blockIdx.x) * kChannelThreads + threadIdx.x) >> space.team_bits);
+  const PlaneTeam team(space, gridDim.x - 1 - blockIdx.x);
+  const PlanePart<T> part(space, team.number);
   const auto load = [&](unsigned pack, Pack<T>(*in)[kLoads]) {
 #pragma unroll
     for (int k = 0; k < kLoads; ++k) {

@@ -274,8 +274,9 @@ TEST(whole_planes_go_by_launches) {
   p.addend = p.x;
   CHECK(goes(p));                                             // if nothing else is read,
   CHECK(goes(forward(Layout::planes, 1, 128, 1310720, 32)));  // and sets are not
-  CHECK(goes(forward(Layout::planes, 2, 200, 8, 1)));
-  CHECK(!goes(forward(Layout::planes, 2, 2304, 8, 1)));  // parts of more channels than threads
+  CHECK(goes(forward(Layout::planes, 2, 150, 16, 1)));
+  CHECK(!goes(forward(Layout::planes, 1024, 64, 16, 32)));  // groups of four packs
+  CHECK(!goes(forward(Layout::planes, 2, 2304, 8, 1)));     // parts of more channels than threads
   uint8_t mask = 0;
   p = forward(Layout::planes, 64, 512, 784, 0);
   p.mask = &mask;

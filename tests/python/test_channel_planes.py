@@ -28,7 +28,16 @@ def every_second_channel(where: Device, values: np.ndarray, dtype: str) -> Any:
 @every_op
 @pytest.mark.parametrize(
     "shape",
-    [(3, 8, 8), (2, 40, 16, 16), (300, 4, 8, 8), (70, 8, 28, 28), (2, 12, 64, 64), (1, 4, 512, 512), (5, 1000, 8)],
+    [
+        (3, 8, 8),
+        (2, 40, 16, 16),
+        (300, 4, 8, 8),
+        (70, 8, 28, 28),
+        (2, 12, 64, 64),
+        (1, 4, 512, 512),
+        (5, 1000, 8),
+        (2, 800, 16),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
