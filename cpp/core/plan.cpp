@@ -208,11 +208,13 @@ bool backward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* pl
     const bool kept = r.activated && size_of(r.dtype) == 2;
     return plan_cluster_ring(device, kept ? tensors + 1 : tensors, 2, kept ? 3 : 4, 0, plan);
   }
-  if (size_of(r.dtype) > 2 || !divide_over_cluster(r, device, 2 * kept_packs(r), false, plan)) return false;
+  if (size_of(r.dtype) > 4 || !divide_over_cluster(r, device, 2 * kept_packs(r), false, plan)) return false;
   plan->threads = plan->threads_per_row;  // no registers to spare for another warp
   const int exchange = kExchangeDepth * plan->cluster * plan->threads_per_row / kWarp * 2 *
                        accumulator_bytes(r.dtype);  // DirectExchange::bytes
-  return plan_cluster_ring(device, tensors, 2, 3, exchange, plan);
+  // Rows of fp32 follow each other (kRowsOneByOne), so that one in flight is enough.
+  const bool narrow = size_of(r.dtype) == 2;
+  return plan_cluster_ring(device, tensors, narrow ? 2 : 1, narrow ? 3 : 2, exchange, plan);
 }
 
 bool backward_tile(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {

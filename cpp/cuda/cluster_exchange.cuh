@@ -2,9 +2,9 @@
 // How the warps of a cluster add up two sums of a row while they work on other rows (sm_90).
 //
 // Turn     a row of a cluster's; every warp contributes its part of a turn, and some rows later asks for the whole.
-//          kExchangeDepth turns have memory of their own. A warp contributes to turn i + 1 before it asks for turn i,
-//          never to more. So whoever contributes to turn i + kExchangeDepth knows that everybody has long read turn i:
-//          nobody ever waits for a slot to be free.
+//          kExchangeDepth turns have memory of their own. A warp asks for turn i before it contributes to turn i + 2
+//          (to i + 1, where rows follow each other). So whoever contributes to turn i + kExchangeDepth knows that
+//          everybody has long read turn i: nobody ever waits for a slot to be free.
 // Barriers mbarriers in shared memory only; what goes to another block counts as bytes of that block's barrier, so that
 //          its arrival is the signal. cluster_arrive() / cluster_wait() before the first contribution (every block has
 //          initialised its barriers) and after the last turn (nobody's memory goes away while a peer writes to it).

@@ -140,14 +140,24 @@ class RowRing {
     if (bytes_ > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes_));
   }
 
+  /// The same for a row that has to stay there until copy(), while others are read and written.
+  __device__ __forceinline__ void prefetch_to_stay(const void* from) {
+    asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(from), "r"(bytes_),
+                 "l"(stay_policy()));
+  }
+
   /// One thread starts bringing in a tensor of a row; `from` is where its packs begin.
   __device__ __forceinline__ void copy(int slot, int tensor, const void* from) {
-    uint64_t policy;  // lets what is written leave the L2 cache before what is still to be read
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    copy_part(slot, tensor, from, 0, bytes_);
+  }
+
+  /// The same of the bytes in [first, end), end at most those of the row; nothing if there are none.
+  __device__ __forceinline__ void copy_part(int slot, int tensor, const void* from, int first, int end) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-            "r"(begin_ + slot * slot_bytes_ + tensor * tensor_bytes_),
-        "l"(from), "r"(bytes_), "r"(shared_address(&full_[slot])), "l"(policy)
+            "r"(begin_ + slot * slot_bytes_ + tensor * tensor_bytes_ + first),
+        "l"(static_cast<const char*>(from) + first), "r"(end - first), "r"(shared_address(&full_[slot])),
+        "l"(stay_policy())
         : "memory");
   }
 
@@ -160,7 +170,16 @@ class RowRing {
     return own_ + slot * slot_bytes_ + tensor * tensor_bytes_;
   }
 
+  __device__ __forceinline__ int bytes() const { return bytes_; }
+
  private:
+  /// Lets what is written leave the L2 cache before what is still to be read.
+  static __device__ __forceinline__ uint64_t stay_policy() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+  }
+
   Mbarrier* full_;
   SharedAddress begin_;
   SharedAddress own_;
@@ -271,6 +290,15 @@ class LaneParameter {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) value[j] = effective_weight(value[j], offset_);
     }
+  }
+
+  /// The same of a parameter in x's type that is read again, without a branch: `otherwise` where pack v is not there.
+  __device__ __forceinline__ void get_if(bool there, int v, A (&value)[kSize]) const {
+    static_assert(!kHeld && std::is_same_v<T, A>);
+    const T* from = static_cast<const T*>(parameter_.data) + first_;
+    load_parameters_if<T>(from + v * kClusterStride<T>, there && parameter_.data != nullptr, otherwise_, value);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) value[j] = effective_weight(value[j], offset_);
   }
 
  private:

@@ -118,7 +118,11 @@ Status launch_row_cluster(const RowBackward& p, const RowPlan& plan, const Launc
     if (plan.vectors > few) return wide ? run(T{}, many, no, no) : run(T{}, many, yes, no);
     return wide ? run(Accumulator<T>{}, few, yes, yes) : run(T{}, few, yes, yes);
   } else {
-    return run(T{}, Constant<4>{}, yes, yes);
+    const Constant<4> few;
+    if constexpr (sizeof(T) == 4) {
+      if (plan.vectors > few) return run(T{}, Constant<8>{}, no, no);
+    }
+    return run(T{}, few, yes, yes);
   }
 }
 

@@ -2,6 +2,7 @@
 // Plans are pure functions: what runs on a GPU is tested here without one.
 #include "core/plan.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "check.h"
@@ -69,7 +70,11 @@ TEST(plans_of_an_h200) {
       {16384, DType::bf16, kPacks, NORMACT_ROW_CLUSTER, 512, 4, 1, NORMACT_ROW_CLUSTER, 512, 2, 2},
       {65536, DType::bf16, kPacks, NORMACT_ROW_CLUSTER, 512, 4, 4, NORMACT_ROW_CLUSTER, 512, 2, 8},
       {262144, DType::bf16, kPacks, NORMACT_ROW_CLUSTER, 512, 4, 16, NORMACT_ROW_CLUSTER, 512, 4, 16},
-      {262144, DType::f32, kPacks, NORMACT_ROW_CLUSTER, 512, 8, 16, NORMACT_ROW_STREAM, 512, 0, 0},
+      {131072, DType::f32, kPacks, NORMACT_ROW_CLUSTER, 512, 4, 16, NORMACT_ROW_CLUSTER, 512, 4, 16},
+      {131076, DType::f32, kPacks, NORMACT_ROW_CLUSTER, 288, 8, 16, NORMACT_ROW_CLUSTER, 288, 8, 16},
+      {262144, DType::f32, kPacks, NORMACT_ROW_CLUSTER, 512, 8, 16, NORMACT_ROW_CLUSTER, 512, 8, 16},
+      {262148, DType::f32, kPacks, NORMACT_ROW_STREAM, 512, 0, 8, NORMACT_ROW_STREAM, 512, 0, 0},
+      {131072, DType::f64, kPacks, NORMACT_ROW_CLUSTER, 512, 8, 16, NORMACT_ROW_STREAM, 512, 0, 0},
       {33, DType::bf16, kRuns, NORMACT_ROW_WARP, 2, 3, 1, NORMACT_ROW_WARP, 2, 3, 1},
       {257, DType::f32, kRuns, NORMACT_ROW_WARP, 16, 2, 1, NORMACT_ROW_WARP, 16, 2, 1},
       {4097, DType::bf16, kRuns, NORMACT_ROW_BLOCK, 256, 3, 1, NORMACT_ROW_BLOCK, 256, 3, 1},
@@ -263,6 +268,59 @@ TEST(the_widest_rows_of_a_cluster_come_one_at_a_time_beside_a_residual) {
   r.residual = true;
   CHECK_EQ(forward(r).stages, 1);
   CHECK(forward(r).shared_bytes <= kShared);
+}
+
+/// Of fp32, in the backward, where two rows in flight do not fit: the same with an activation, for which nothing is
+/// kept beside the rows.
+TEST(the_widest_rows_of_a_backward_cluster_come_one_at_a_time) {
+  constexpr int kExchange = normact::kExchangeDepth * 16 * 8;  // bytes a warp
+  for (const bool activated : {false, true}) {
+    RowRequest r = request(128, 262144, DType::f32);
+    r.activated = activated;
+    const RowPlan bare = backward(r);
+    CHECK(bare.variant == NORMACT_ROW_CLUSTER && bare.cluster == 16 && bare.vectors == 8);
+    CHECK_EQ(bare.threads, 512);  // none to exchange sums or to bring in rows
+    CHECK_EQ(bare.stages, 1);
+    CHECK_EQ(bare.shared_bytes, 2 * 65536 + 16 * kExchange);
+    r.residual = true;
+    CHECK_EQ(backward(r).stages, 1);
+    CHECK_EQ(backward(r).shared_bytes, 3 * 65536 + 16 * kExchange);
+    r = request(128, 131076, DType::f32);  // 9 warps of 228 packs
+    r.activated = activated;
+    CHECK_EQ(backward(r).stages, 2);
+    CHECK_EQ(backward(r).shared_bytes, 2 * 2 * 9 * 228 * 16 + 9 * kExchange);
+  }
+}
+
+TEST(the_widest_rows_of_a_backward_cluster_are_summed_alike_in_any_batch) {
+  for (int64_t cols = 131076; cols <= 262144; cols += 4 * 509) {
+    const RowPlan one = backward(request(1, cols, DType::f32));
+    CHECK(one.variant == NORMACT_ROW_CLUSTER && one.blocks == 16 && one.parts == 1);
+    for (const int64_t rows : {2, 7, 8, 128, 4096}) {
+      for (const int margin : {0, 20, 1000}) {
+        RowRequest r = request(rows, cols, DType::f32);
+        r.sm_margin = margin;
+        const RowPlan many = backward(r);
+        CHECK(many.variant == one.variant && many.threads_per_row == one.threads_per_row);
+        CHECK(many.vectors == one.vectors && many.cluster == one.cluster);
+        CHECK(many.packs_per_block == one.packs_per_block);
+        CHECK(many.parts >= 1 && many.parts <= rows && many.blocks <= std::max(16, 132 - margin));
+      }
+    }
+  }
+}
+
+/// Half as wide rows then take what the widest take of clusters of 16.
+TEST(without_clusters_of_sixteen_the_widest_rows_are_streamed) {
+  DeviceInfo device = kHopper;
+  device.active_clusters[4] = 0;
+  CHECK_EQ(static_cast<int>(backward(request(128, 131076, DType::f32), device).variant),
+           static_cast<int>(NORMACT_ROW_STREAM));
+  const RowPlan half = backward(request(128, 131072, DType::f32), device);
+  CHECK(half.variant == NORMACT_ROW_CLUSTER && half.cluster == 8 && half.vectors == 8 && half.stages == 1);
+  device.shared_memory_block = kAmpere.shared_memory_block;  // room for a row, but not beside a residual
+  CHECK_EQ(static_cast<int>(backward(request(128, 131072, DType::f32), device).variant),
+           static_cast<int>(NORMACT_ROW_STREAM));
 }
 
 TEST(a_forced_variant_that_cannot_serve_is_refused) {

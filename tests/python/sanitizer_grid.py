@@ -29,6 +29,7 @@ from devices import TorchDevice
 
 COLS = (1, 7, 33, 64, 257, 1000, 4097, 9224, 12289, 40000)
 DTYPES = (("float64", "float64"), ("float32", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
+WIDEST = ((15, 131208), (8, 245768))  # more rows than clusters of 16: slots of their rings are filled again
 SIDE_BY_SIDE = ((2, 100, 64), (3, 65, 49), (1, 1500, 24))  # normalised over axis 1
 LAYOUTS = ("contiguous", "offset_by_one", "transposed")
 
@@ -62,6 +63,14 @@ def main() -> int:
             for problem in [
                 Problem(kind, shape, dtype, parameter_dtype, residual=residual, activation=activation, axes=(1,))
             ]
+        )
+        ran[variant] += sum(
+            run(device, variant, problem, "contiguous")
+            for shape in (WIDEST if variant == "cluster" and options.cols is None else ())
+            for kind in KINDS
+            for dtype in ("float32", "bfloat16")
+            for residual in (False, True)
+            for problem in [Problem(kind, shape, dtype, "float32", residual=residual, activation=activation)]
         )
     print("calls that ran and were right:", ", ".join(f"{name} {count}" for name, count in ran.items()))
     return 0

@@ -11,6 +11,7 @@ import pytest
 
 import normact
 import tolerance
+from activation_cases import Kind
 from cases import DTYPES, ROW_VARIANTS, Problem, expected_backward, expected_forward, inputs
 from checks import Arrays, arrays, assert_repeats, backward, check_backward, check_forward, compare, forward
 from devices import Device, NumpyDevice
@@ -83,6 +84,22 @@ def test_rows_of_a_cluster_follow_each_other(
             else:
                 check_forward(device, problem)
                 check_backward(device, problem)
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(1, 262144), (15, 262144), (15, 131208), (8, 245768)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_widest_rows_of_a_cluster(device: Device, kind: str, dtype: str, rows: int, cols: int) -> None:
+    """Fewer rows than clusters, and several for one, in one slot of its ring or in two; full warps, and empty ones."""
+    options: list[dict[str, Any]] = [
+        {},
+        {"residual": True, "weight": False, "bias": False},
+        {"residual": True, "weight_offset": 1.0, "activation": Kind("mish")},
+    ]
+    for each in options:
+        problem = Problem(kind, (rows, cols), dtype, "float32", **each)
+        with normact.row_variant("cluster"):
+            done = accepts(lambda problem=problem: check_backward(device, problem))
+        assert done or _capability()[0] != 9
 
 
 def check_side_by_side(device: Device, kind: str, dtype: str, parameter_dtype: str) -> set[tuple[str, str]]:
