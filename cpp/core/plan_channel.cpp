@@ -271,6 +271,7 @@ ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device
   if (has_no_elements(request.geometry)) return plan;
   if (plan_planes(request, tuning, &plan)) return plan;
   ChannelRequest r = by_columns(request, tuning);
+  if (plan_slabs(r, device, &plan)) return plan;
   if (!divide(r, device, tuning, &plan)) divide(r = request, device, tuning, &plan);
   const int64_t entries_a_group = plan.parts * stacks_a_group(r, plan);
   plan.merge_lanes = static_cast<int>(std::min<int64_t>(kWarp, power_of_two_from(entries_a_group)));

@@ -49,6 +49,7 @@ enum class ChannelPasses : uint8_t { both, reduce, apply };
 /// Who carries out the items.
 enum class ChannelOrder : uint8_t {
   kept,      // every block both passes of its items, which it keeps in shared memory between them: x is read once
+  slabs,     // a cluster of blocks both passes of a slab, which lies in their shared memory: x is read once
   launches,  // each pass a launch of its own over planes of whole packs (PlaneDivision): nobody waits
   solo,      // a block both passes of a slab: nobody waits
   waves,     // blocks draw items by tickets, wave by wave
@@ -95,7 +96,9 @@ struct ChannelPlan {
   int64_t settles_a_slab;  // items that do so
   bool settles_apart;      // kept: else each block does so for itself
   int64_t blocks;
-  int accesses;                 // kept: the most of a thread in an item, of each tensor
+  int cluster;                  // slabs: blocks of one, 1 and more
+  bool keeps_slopes;            // slabs: dh of 16 bits is kept in fp32, where one more tensor would be
+  int accesses;                 // kept, slabs: the most of a thread in an item, of each tensor
   int delay;                    // kept: nanoseconds by which half of the teams begin later
   int kept_bytes;               // of shared memory, for a block's item, or the ring that rows go through
   int scratch_bytes;            // of shared memory, in front of the parameters
@@ -132,6 +135,7 @@ struct ChannelRequest {
   bool columns;       // whether a batch norm whose planes are not whole packs may go by columns, too
   int tensors;        // of x's shape that a pass reads
   int kept;           // of these, those that both passes need, and that may be kept between them
+  bool slopes;        // whether slopes are worth keeping as well: of 16 bits, of another activation than ReLU
   bool beside;        // whether a pass reads anything beside what may be kept: an addend, y, a mask
   bool mask;          // whether there is one
   bool marks;         // whether it is written

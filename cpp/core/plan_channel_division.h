@@ -78,6 +78,9 @@ void divide_tiles(const ChannelRequest& r, int64_t slab_channels, ChannelPlan* p
 /// A plan whose blocks keep their items between the passes; false if they cannot.
 bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan);
 
+/// A whole plan of slabs in the shared memory of clusters; false if they do not fit, or other ways are faster.
+bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* plan);
+
 /// A whole plan of launches for each pass over planes; false if they cannot.
 bool plan_planes(const ChannelRequest& r, const ChannelTuning& tuning, ChannelPlan* plan);
 

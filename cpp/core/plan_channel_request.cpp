@@ -123,6 +123,8 @@ ChannelRequest request_of(const ChannelBackward& p, ChannelPasses passes, int sm
   r.tensors = r.kept = 2;
   if (p.y.data != nullptr || p.addend.data != nullptr) r.tensors = 3;  // an addend is there if h is computed again
   r.mask = p.mask != nullptr;
+  const normact_activation_kind kind = p.activation.kind;
+  r.slopes = size_of(p.dtype) == 2 && kind != NORMACT_ACTIVATION_IDENTITY && kind != NORMACT_ACTIVATION_RELU;
   r.beside = r.tensors > r.kept || r.mask;
   r.sums = 2;
   r.parameters = 4;

@@ -8,6 +8,8 @@
 #include "cuda/channel_launchers.h"
 #include "cuda/channel_planes_backward.cuh"
 #include "cuda/channel_planes_forward.cuh"
+#include "cuda/channel_slab_backward.cuh"
+#include "cuda/channel_slab_forward.cuh"
 #include "cuda/launch.cuh"
 
 namespace normact::cuda {
@@ -151,12 +153,47 @@ Status launch_plane_backward(const ChannelInputGradient& problem, ChannelPasses 
   });
 }
 
+inline LaunchShape slab_shape(const ChannelPlan& plan) {
+  LaunchShape shape = channel_shape(plan);
+  shape.cluster = plan.cluster;
+  return shape.chained();
+}
+
+/// p: as it is planned, see set_geometry.
+template <class T>
+Status launch_slab_forward(const ChannelForward& p, const ChannelPlan& plan, const Launch& launch) {
+  using A = Accumulator<T>;
+  auto* entries = static_cast<MomentsEntry<A>*>(ChannelWorkspace(launch, plan).entries());
+  return with_act<T>(p.activation.kind, [&](auto act) {
+    return launch_kernel<slab_forward_kernel<T, decltype(act)>>("slab norm forward kernel launch", slab_shape(plan),
+                                                                launch, ForwardProblem<A>(p), SlabSpace(p, p.x, plan),
+                                                                entries);
+  });
+}
+
+template <class T>
+Status launch_slab_backward(const BackwardProblem<Accumulator<T>>& p, const ChannelPlan& plan, const Launch& launch) {
+  auto* entries = static_cast<NumberPair<Accumulator<T>>*>(ChannelWorkspace(launch, plan).entries());
+  return with_act<T>(p.activation.kind, [&](auto act) -> Status {
+    using Act = decltype(act);
+    const auto run = [&](auto keeps) {
+      return launch_kernel<slab_backward_kernel<T, Act, decltype(keeps)::value>>(
+          "slab norm backward kernel launch", slab_shape(plan), launch, p, SlabSpace(p, p.x, plan), entries);
+    };
+    if constexpr (sizeof(T) == 2 && !kIdentity<T, Act> && !std::is_same_v<Act, Relu<Math<T>>>) {
+      if (plan.keeps_slopes) return run(std::true_type{});
+    }
+    return run(std::false_type{});
+  });
+}
+
 template <class T>
 Status launch_forward_passes(const ChannelForward& problem, ChannelPasses passes, const ChannelPlan& plan,
                              const Launch& launch) {
   using A = Accumulator<T>;
   if constexpr (sizeof(T) < 8) {
     if (plan.order == ChannelOrder::launches) return launch_plane_forward<T>(problem, passes, plan, launch);
+    if (plan.order == ChannelOrder::slabs) return launch_slab_forward<T>(problem, plan, launch);
   }
   const ForwardProblem<A> p(problem);
   ChannelSpace space(p, plan, passes);
@@ -218,11 +255,12 @@ Status launch_channel_backward(const ChannelInputGradient& problem, ChannelPasse
   BackwardProblem<A> p(problem);
   set_geometry(plan, &p, {&p.dy, &p.x, &p.addend, &p.y, &p.dx, &p.daddend});
   const ChannelWorkspace workspace(launch, plan);
-  const bool planes = plan.order == ChannelOrder::launches;
+  const bool slabs = plan.order == ChannelOrder::slabs, planes = plan.order == ChannelOrder::launches;
   if constexpr (sizeof(T) < 8) {
+    if (slabs) NORMACT_TRY(launch_slab_backward<T>(p, plan, launch));
     if (planes) NORMACT_TRY(launch_plane_backward<T>(problem, passes, plan, launch));
   }
-  if (plan.units > 0 && !planes) {
+  if (plan.units > 0 && !slabs && !planes) {
     ChannelSpace space(p, plan, passes);
     space.set_extent(p.geometry, p.x);
     NORMACT_TRY(workspace.clear_counters(launch));

@@ -1,110 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How batch, group and instance norms are accessed, divided and ordered: tested here without a GPU.
-#include "core/plan_channel.h"
-
-#include "core/plan_common.h"
-
-#include "check.h"
-
-namespace {
-
-using normact::ceil_div;
-using normact::ChannelAccess;
-using normact::ChannelBackward;
-using normact::ChannelForward;
-using normact::ChannelMask;
-using normact::ChannelOrder;
-using normact::ChannelPasses;
-using normact::ChannelPlan;
-using normact::ChannelRequest;
-using normact::ChannelSet;
-using normact::ChannelTuning;
-using normact::ChannelView;
-using normact::DeviceInfo;
-using normact::DType;
-using normact::StatisticsSource;
-
-constexpr DeviceInfo kHopper{90, 132, 227 * 1024 - 4096, {}};
-alignas(16) char memory[64];
-
-enum class Layout : uint8_t { planes, rows };
-
-/// groups 0: batch norm.
-ChannelForward forward(Layout layout, int64_t samples, int64_t channels, int64_t places, int64_t groups,
-                       DType dtype = DType::bf16, int offset = 0) {
-  ChannelForward p{};
-  p.geometry = {samples, channels, groups != 0 ? groups : channels, places, places, 1, {places}};
-  p.set = groups != 0 ? ChannelSet::group : ChannelSet::channel;
-  p.dtype = dtype;
-  p.source = StatisticsSource::batch;
-  const bool planes = layout == Layout::planes;
-  p.x = {memory + offset, dtype, channels * places, planes ? places : 1, {planes ? 1 : channels}};
-  p.y = p.x;
-  return p;
-}
-
-ChannelPlan plan_of(const ChannelForward& p, int sm_margin = 0) {
-  return plan_channel(request_of(p, sm_margin), kHopper, ChannelTuning{});
-}
-
-ChannelAccess access_of(const ChannelForward& p) { return request_of(p, 0).access; }
-
-/// Two blocks fit a multiprocessor, a thread's accesses its memory, the items of a slab the blocks that run at once.
-void check_kept(const ChannelForward& p, const ChannelPlan& plan) {
-  constexpr int kStatic = 2304;  // of the kernels, at most, beside a KiB that each block takes
-  const int shared = plan.scratch_bytes + plan.parameter_bytes + plan.bits_bytes + plan.kept_bytes;
-  CHECK(2 * (shared + kStatic + 1024) <= 228 * 1024);
-  CHECK(plan.items_a_slab() <= 2 * 132 && plan.blocks <= 2 * 132);
-  const int64_t accesses = plan.access == ChannelAccess::planes ? ceil_div(plan.segment_packs, plan.lanes) : 1;
-  const int64_t turns = ceil_div(std::min(plan.units_a_part, plan.units), plan.lines);
-  CHECK(accesses * turns * plan.tiles_an_item <= plan.accesses);
-  CHECK_EQ(plan.kept_bytes, plan.accesses * normact::kChannelThreads * 16);
-  if (plan.access == ChannelAccess::rows) CHECK(p.geometry.channels * size_of(p.dtype) % 16 == 0);
-}
-
-/// Every pack of a set is in a part, and its entries have room.
-void check_cut(const normact::PlaneDivision& d) {
-  CHECK(d.parts >= 1 && d.packs_a_part * d.parts >= d.packs && d.packs_a_part * (d.parts - 1) < d.packs);
-  CHECK(d.team == normact::kChannelThreads || (d.team <= 32 && (d.team & (d.team - 1)) == 0 && d.parts == 1));
-  CHECK(d.blocks() * normact::kChannelThreads >= d.numbers() * d.team);
-}
-
-void check_launches(const ChannelRequest& r, const ChannelPlan& plan) {
-  check_cut(plan.reduce);
-  check_cut(plan.apply);
-  CHECK(plan.whole && !plan.waits_together() && plan.counter_bytes == 0);
-  CHECK_EQ(plan.apply.sets, plan.batches * plan.groups);
-  CHECK_EQ(plan.apply.sets * plan.apply.packs, plan.reduce.sets * plan.reduce.packs);
-  CHECK_EQ(plan.apply.sets * plan.apply.packs * 16,
-           r.geometry.samples * r.geometry.channels * r.geometry.places * size_of(r.dtype));
-  const int64_t entries = r.passes == ChannelPasses::apply ? 0 : plan.reduce.numbers() * r.entry_bytes;
-  CHECK(plan.workspace_bytes >= static_cast<size_t>(entries));
-}
-
-/// Every channel is in a tile, every unit in a part, every group in one slab, and the wave has its slabs.
-void check_division(const ChannelForward& p) {
-  const ChannelPlan plan = plan_of(p);
-  if (plan.order == ChannelOrder::launches) {
-    check_launches(request_of(p, 0), plan);
-    return;
-  }
-  const normact::ChannelGeometry g =
-      plan.access == ChannelAccess::columns ? normact::columns_of(p.geometry) : p.geometry;
-  const int64_t channels = g.channels, per_group = channels / plan.groups;
-  CHECK_EQ(plan.groups, g.groups);
-  CHECK(plan.tile * plan.tiles >= channels && plan.tile * (plan.tiles - 1) < channels);
-  CHECK(plan.units_a_part * plan.parts >= plan.units && plan.units_a_part * (plan.parts - 1) < plan.units);
-  const int64_t slabs_a_batch = plan.slabs / plan.batches;
-  CHECK_EQ(slabs_a_batch * plan.batches, plan.slabs);
-  CHECK(slabs_a_batch * plan.tiles_a_slab >= plan.tiles);
-  CHECK(slabs_a_batch == 1 || plan.tiles_a_slab * plan.tile % per_group == 0);
-  CHECK(plan.stacks_a_slab() * plan.tiles_an_item >= plan.tiles_a_slab);
-  CHECK(plan.slabs_a_wave >= 1 && plan.blocks >= 1);
-  CHECK(plan.lanes * plan.lines <= normact::kChannelThreads);
-  if (plan.order == ChannelOrder::kept) check_kept(p, plan);
-}
-
-}  // namespace
+#include "plan_channel_cases.h"
 
 TEST(access) {
   CHECK(access_of(forward(Layout::planes, 8, 64, 196, 0)) == ChannelAccess::planes);
@@ -150,13 +46,13 @@ TEST(batch_norm_of_rows) {
 TEST(batch_norm_of_small_planes_goes_by_columns) {
   for (const DType dtype : {DType::bf16, DType::f32}) {
     const int64_t width = 16 / size_of(dtype);
-    const ChannelPlan plan = plan_of(forward(Layout::planes, 32, 2048, 49, 0, dtype));
+    const ChannelPlan plan = plan_of(forward(Layout::planes, 1024, 2048, 49, 0, dtype));
     CHECK(plan.access == ChannelAccess::columns && plan.order == ChannelOrder::kept);
     CHECK_EQ(plan.tile % (width * 49), 0);  // whole channels of whole packs
     CHECK_EQ(plan.lanes * width, plan.tile);
     CHECK_EQ(plan.groups_an_item * 49, plan.tile);
     CHECK_EQ(plan.groups, 2048);
-    CHECK_EQ(plan.units, 32);
+    CHECK_EQ(plan.units, 1024);
   }
   CHECK_EQ(plan_of(forward(Layout::planes, 32, 1024, 196, 0)).tile % 392, 0);  // two channels, at least
   const auto goes = [](ChannelForward p) { return plan_of(p).access == ChannelAccess::columns; };
@@ -227,66 +123,12 @@ TEST(masks_are_written_with_the_output) {
 }
 
 TEST(small_groups_need_nobody_else) {
-  const ChannelPlan plan = plan_of(forward(Layout::rows, 32, 512, 256, 32));
+  ChannelForward p = forward(Layout::rows, 256, 512, 256, 32);
+  const ChannelPlan plan = plan_of(p);
   CHECK(plan.order == ChannelOrder::kept);
   CHECK_EQ(plan.items_a_slab(), 1);
   CHECK_EQ(plan.counter_bytes, size_t{0});
   CHECK(plan_of(forward(Layout::planes, 2, 128, 262144, 32)).waits_together());
-}
-
-ChannelBackward backward(const ChannelForward& p) {
-  ChannelBackward b{};
-  static_cast<normact::ChannelProblem&>(b) = p;
-  b.x = b.dy = b.dx = p.x;
-  b.mean.data = b.rstd.data = memory;
-  return b;
-}
-
-ChannelPlan plan_of(const ChannelBackward& p) {
-  const ChannelRequest request = request_of(p, ChannelPasses::both, 0);
-  const ChannelPlan plan = plan_channel(request, kHopper, ChannelTuning{});
-  if (plan.order == ChannelOrder::launches) check_launches(request, plan);
-  return plan;
-}
-
-TEST(whole_planes_go_by_launches) {
-  ChannelForward p = forward(Layout::planes, 64, 512, 784, 0);
-  ChannelPlan plan = plan_of(p);
-  CHECK(plan.order == ChannelOrder::launches);
-  CHECK_EQ(plan.reduce.sets, 512);
-  CHECK_EQ(plan.reduce.packs, 64 * 98);
-  check_launches(request_of(p, 0), plan);
-  plan = plan_of(forward(Layout::planes, 8, 320, 4096, 32));  // groups of ten channels
-  CHECK(plan.order == ChannelOrder::launches && plan.reduce.parts == 1);
-  CHECK_EQ(plan.apply.packs, 10 * 512);
-  plan = plan_of(backward(forward(Layout::planes, 8, 320, 4096, 32)));  // sums of each channel
-  CHECK_EQ(plan.reduce.sets, 8 * 320);
-  CHECK_EQ(plan.reduce.team, 32);
-  CHECK_EQ(plan.apply.sets, 8 * 32);
-  CHECK_EQ(plan.apply.team, normact::kChannelThreads);
-  const auto goes = [](const ChannelForward& of) { return plan_of(of).order == ChannelOrder::launches; };
-  CHECK(goes(forward(Layout::planes, 64, 512, 784, 0, DType::f32)));
-  CHECK(!goes(forward(Layout::planes, 64, 512, 784, 0, DType::bf16, 2)));  // no whole packs
-  CHECK(!goes(forward(Layout::planes, 64, 512, 788, 0)));
-  CHECK(!goes(forward(Layout::planes, 64, 512, 784, 0, DType::f64)));
-  CHECK(!goes(forward(Layout::planes, 64, 256, 3136, 0)));  // large planes are kept,
-  p = forward(Layout::planes, 64, 256, 3136, 0);
-  p.addend = p.x;
-  CHECK(goes(p));                                             // if nothing else is read,
-  CHECK(goes(forward(Layout::planes, 1, 128, 1310720, 32)));  // and sets are not
-  CHECK(goes(forward(Layout::planes, 2, 150, 16, 1)));
-  CHECK(!goes(forward(Layout::planes, 1024, 64, 16, 32)));  // groups of four packs
-  CHECK(!goes(forward(Layout::planes, 2, 2304, 8, 1)));     // parts of more channels than threads
-  uint8_t mask = 0;
-  p = forward(Layout::planes, 64, 512, 784, 0);
-  p.mask = &mask;
-  CHECK(goes(p));
-  p.geometry.places_after = 1;  // bits in another order than the elements
-  CHECK(!goes(p));
-  p = forward(Layout::planes, 64, 512, 784, 0, DType::f32);
-  p.mask = &mask;  // a byte is two packs
-  CHECK(!goes(p));
-  CHECK(plan_of(backward(forward(Layout::planes, 64, 256, 3136, 0))).order == ChannelOrder::kept);
 }
 
 TEST(teams_are_whole) {
@@ -299,7 +141,7 @@ TEST(teams_are_whole) {
 }
 
 TEST(entries_of_groups) {
-  ChannelPlan plan = plan_of(forward(Layout::rows, 8, 320, 4096, 32));  // tiles of 80 channels, 8 groups
+  ChannelPlan plan = plan_of(forward(Layout::rows, 32, 320, 4096, 32));  // tiles of 80 channels, 8 groups
   CHECK_EQ(plan.tile, 80);
   CHECK_EQ(plan.groups_an_item, 8);
   CHECK_EQ(plan.group_entries_at, 0);
@@ -309,7 +151,8 @@ TEST(entries_of_groups) {
 }
 
 TEST(what_fits_the_device_at_once_is_one_item_a_block) {
-  const ChannelPlan plan = plan_of(forward(Layout::rows, 8, 320, 4096, 32));
+  const ChannelPlan plan = plan_of(forward(Layout::rows, 64, 1024, 196, 0));
+  CHECK(plan.order == ChannelOrder::kept);
   CHECK_EQ(plan.slabs * plan.items_a_slab(), plan.blocks);
   CHECK_EQ(plan.delay, 0);
 }

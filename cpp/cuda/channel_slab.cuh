@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Norms whose slabs (whole groups of a batch, channels side by side) fit the shared memory of a block, or of a cluster
+// of them (ChannelOrder::slabs): how a slab is divided, and how its threads add up their sums.
+//
+// Work     a cluster has one slab, each of its blocks some of the rows, and does everything with it. A thread owns the
+//          pack of `column` of every `lines`-th row, which it alone copies to shared memory and reads there.
+// Barriers of the block around each sum of all threads, and two of the cluster, where it has several blocks.
+#pragma once
+
+#include "cuda/channel_statistics.cuh"
+#include "cuda/cluster_exchange.cuh"
+
+namespace normact::cuda {
+
+/// What kernels are told beside the problem.
+struct SlabSpace {
+  Divisor by_slabs;  // of a batch
+  Divisor by_lanes;  // threads on a row
+  Divisor by_group;  // channels of a group
+  Divisor by_share;  // numbers that a row of threads leaves of a group
+  int lines;         // rows that a block works on at the same time
+  int channels;      // of a slab
+  int groups;        // of a slab
+  int blocks;        // of a cluster
+  int rows, rows_a_block;
+  int accesses;                   // of a thread, at most
+  int parameters_at, entries_at;  // in shared memory
+  bool folds;                     // all channels of a pack are of one group: a thread leaves their sum
+  int64_t row_stride, batch_stride;
+  bool has_columns;  // channels are columns, which have the parameters of their group
+
+  SlabSpace(const ChannelProblem& p, const ChannelView& x, const ChannelPlan& plan)
+      : by_slabs(static_cast<unsigned>(plan.slabs / plan.batches)),
+        by_lanes(static_cast<unsigned>(plan.lanes)),
+        by_group(static_cast<unsigned>(p.geometry.channels / p.geometry.groups)),
+        by_share(folds_of(p) ? by_group.size * size_of(p.dtype) / kPackBytes : by_group.size),
+        lines(plan.lines),
+        channels(plan.tile),
+        groups(plan.tile / static_cast<int>(by_group.size)),
+        blocks(plan.cluster),
+        rows(static_cast<int>(plan.units)),
+        rows_a_block(static_cast<int>(plan.units_a_part)),
+        accesses(plan.accesses),
+        parameters_at(plan.kept_bytes),
+        entries_at(plan.kept_bytes + plan.parameter_bytes),
+        folds(folds_of(p)),
+        row_stride(x.place_stride[0]),
+        batch_stride(p.set == ChannelSet::channel ? 0 : x.sample_stride),
+        has_columns(plan.access == ChannelAccess::columns) {}
+
+ private:
+  static bool folds_of(const ChannelProblem& p) {
+    return p.geometry.channels / p.geometry.groups % (kPackBytes / size_of(p.dtype)) == 0;
+  }
+};
+
+/// This block's part of its slab, and this thread's of it.
+template <class T>
+struct SlabShare {
+  static constexpr int kWidth = kPackSize<T>;
+  static constexpr int kStep = kChannelThreads * kPackBytes;  // from a thread's pack to its next
+
+  const SlabSpace& s;
+  int64_t batch, first;  // channel
+  int64_t first_group;
+  int rank;            // of the block in its cluster
+  int line, column;    // of the thread: its first row of the block's, its first channel of the slab's
+  int count;           // packs of the thread
+  int64_t offset;      // of the first, in elements
+  SharedAddress kept;  // where it is in shared memory
+
+  __device__ __forceinline__ explicit SlabShare(const SlabSpace& space) : s(space) {
+    const unsigned slab = blockIdx.x / static_cast<unsigned>(s.blocks);
+    rank = static_cast<int>(blockIdx.x - slab * s.blocks);
+    batch = s.by_slabs.quotient(slab);
+    first = (slab - batch * s.by_slabs.size) * static_cast<int64_t>(s.channels);
+    first_group = s.by_group.quotient(static_cast<unsigned>(first));
+    line = static_cast<int>(s.by_lanes.quotient(threadIdx.x));
+    column = (static_cast<int>(threadIdx.x) - line * static_cast<int>(s.by_lanes.size)) * kWidth;
+    const int begin = rank * s.rows_a_block;
+    const int left = min(s.rows - begin, s.rows_a_block) - line;
+    count = line < s.lines && left > 0 ? (left + s.lines - 1) / s.lines : 0;
+    offset = batch * s.batch_stride + first + column + (begin + line) * s.row_stride;
+    kept = shared_address(channel_shared) + threadIdx.x * kPackBytes;
+  }
+  /// Rows of the slab that a block of the cluster has.
+  __device__ __forceinline__ int rows_of(int block) const {
+    return max(0, min(s.rows - block * s.rows_a_block, s.rows_a_block));
+  }
+  /// From a thread's pack to its next, in elements.
+  __device__ __forceinline__ int64_t step() const { return s.lines * s.row_stride; }
+  /// Its packs of a kept tensor.
+  __device__ __forceinline__ SharedAddress at(int tensor, int index) const {
+    return kept + (tensor * s.accesses + index) * kStep;
+  }
+  /// Of a group, whose first channel of the slab's is given: a number near the mean of the block's part of it, which is
+  /// the mean of some elements, and the set's first element, which all blocks have in common. No block is without rows.
+  __device__ __forceinline__ NumberPair<Accumulator<T>> middle(const ChannelView& x, int channel) const {
+    using A = Accumulator<T>;
+    constexpr int kElements = 4;
+    const int begin = rank * s.rows_a_block, rows = rows_of(rank);
+    const T* const from = static_cast<const T*>(x.data) + batch * s.batch_stride + first + channel;
+    A sum = A(0);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      sum += finite_or_zero(convert<A>(from[(begin + i * rows / kElements) * s.row_stride]));
+    }
+    return {sum / A(kElements), finite_or_zero(convert<A>(*from))};
+  }
+  /// Of the slab's channel.
+  __device__ __forceinline__ int group_of(int channel) const {
+    return static_cast<int>(s.by_group.quotient(static_cast<unsigned>(channel)));
+  }
+  /// The index of its parameters.
+  __device__ __forceinline__ int64_t parameter_of(int channel) const {
+    return s.has_columns ? first_group + group_of(channel) : first + channel;
+  }
+  /// Starts copying the thread's packs of a tensor.
+  __device__ __forceinline__ void copy(const ChannelView& view, int tensor) const {
+    const T* from = static_cast<const T*>(view.data) + offset;
+#pragma unroll 4
+    for (int k = 0; k < count; ++k) copy_async(at(tensor, k), from + k * step());
+  }
+};
+
+/// A block's shared memory behind the packs that it keeps.
+template <class T, class Parameters>
+struct SlabMemory {
+  using A = Accumulator<T>;
+  static constexpr int kWidth = kPackSize<T>;
+  Parameters* parameters;                                   // of channels
+  NumberPair<A>* entries;                                   // of groups or channels, from each block of the cluster
+  NumberPair<A>* results;                                   // of groups
+  A* sums;                                                  // of threads
+  static constexpr int kStride = kChannelThreads * kWidth;  // from one of a thread's numbers to the next
+
+  __device__ __forceinline__ explicit SlabMemory(const SlabSpace& s)
+      : parameters(reinterpret_cast<Parameters*>(channel_shared + s.parameters_at)),
+        entries(reinterpret_cast<NumberPair<A>*>(channel_shared + s.entries_at)),
+        results(entries + s.blocks * s.channels),
+        sums(reinterpret_cast<A*>(results + s.channels)) {}
+
+  /// Leaves number `which` of each of a thread's channels, or their sum, where they are folded.
+  __device__ __forceinline__ void leave(const SlabSpace& s, int line, int column, int which, bool folds,
+                                        const A (&value)[kWidth]) const {
+    if (line >= s.lines) return;
+    A* const to = sums + which * kStride;
+    if (folds) {
+      A sum = A(0);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) sum += value[j];
+      to[line * static_cast<int>(s.by_lanes.size) + column / kWidth] = sum;
+      return;
+    }
+#pragma unroll
+    for (int j = 0; j < kWidth; j += kPackSize<A>) {
+      Pack<A> pack;
+#pragma unroll
+      for (int i = 0; i < kPackSize<A>; ++i) pack.word[i] = value[j + i];
+      store_shared_pack(shared_address(to + line * s.channels + column + j), pack);
+    }
+  }
+
+  /// visit(range, lane, lanes, sums) for each of `ranges` of neighbours in what all threads have left, behind a
+  /// barrier: the sums of each of kNumbers, to all `lanes` threads of a warp that share it. by_length: a range's in a
+  /// row of threads.
+  template <int kNumbers, class Visit>
+  __device__ __forceinline__ void for_each_range(const SlabSpace& s, int ranges, const Divisor& by_length,
+                                                 Visit visit) const {
+    const int lanes = lanes_for(ranges), lane = threadIdx.x & (lanes - 1);
+    const int of_warp = (threadIdx.x & ~(kWarp - 1)) / lanes;
+    const int length = static_cast<int>(by_length.size), row = ranges * length;
+    for (int first = 0; first + of_warp < ranges; first += kChannelThreads / lanes) {
+      const int range = first + static_cast<int>(threadIdx.x) / lanes;
+      A sum[kNumbers] = {};
+#pragma unroll 4
+      for (int i = lane; i < s.lines * length && range < ranges; i += lanes) {
+        const int line = static_cast<int>(by_length.quotient(static_cast<unsigned>(i)));
+        const A* const from = sums + line * row + range * length + i - line * length;
+#pragma unroll
+        for (int n = 0; n < kNumbers; ++n) sum[n] += from[n * kStride];
+      }
+#pragma unroll
+      for (int n = 0; n < kNumbers; ++n) sum[n] = sum_of_helpers(sum[n], lanes);  // all lanes of a warp take part
+      if (range < ranges) visit(range, lane, lanes, sum);
+    }
+  }
+
+  /// Threads of a warp that share one of some sums: as many as there are, a power of two.
+  static __device__ __forceinline__ int lanes_for(int ranges) {
+    int lanes = kWarp;
+    while (lanes > 1 && lanes * ranges > kChannelThreads) lanes /= 2;
+    return lanes;
+  }
+
+  /// This block's entries, to the other blocks of the cluster.
+  __device__ __forceinline__ void send_all(const SlabSpace& s, int rank, int count) const {
+#if __CUDA_ARCH__ >= 900
+    const NumberPair<A>* const own = entries + rank * s.channels;
+    for (int block = 0; block < s.blocks; ++block) {
+      if (block == rank) continue;
+      NumberPair<A>* const to = cg::this_cluster().map_shared_rank(entries + rank * s.channels, block);
+      for (int i = threadIdx.x; i < count; i += kChannelThreads) to[i] = own[i];
+    }
+#endif
+  }
+};
+
+/// Hands the blocks of a cluster each other's entries, behind a barrier of the block. All of them have arrived at the
+/// cluster's barrier once before, so that none writes to the memory of one that is not there yet.
+template <class Memory>
+__device__ __forceinline__ void exchange_entries(const SlabSpace& s, const Memory& memory, int rank, int count) {
+#if __CUDA_ARCH__ >= 900
+  if (s.blocks == 1) return;
+  cluster_wait(s.blocks);
+  memory.send_all(s, rank, count);
+  cluster_arrive(s.blocks);
+  cluster_wait(s.blocks);
+#endif
+}
+
+}  // namespace normact::cuda

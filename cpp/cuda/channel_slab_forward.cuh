@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batch, group and instance norm forward of slabs in the shared memory of a cluster (channel_slab.cuh).
+#pragma once
+
+#include "cuda/channel_slab.cuh"
+
+namespace normact::cuda {
+
+/// Work     a cluster a slab.
+/// Bytes    each element of x (and addend) is read once, each of y written once.
+/// Barriers six of the block; of the cluster two in the place of one.
+template <class T, class Act>
+__global__ void __launch_bounds__(kChannelThreads, 2)
+    slab_forward_kernel(const __grid_constant__ ForwardProblem<Accumulator<T>> p,
+                        const __grid_constant__ SlabSpace space, MomentsEntry<Accumulator<T>>* entries) {
+  using A = Accumulator<T>;
+  constexpr int kWidth = kPackSize<T>;
+  const SlabShare<T> share(space);
+  const SlabMemory<T, NumberPair<A>> memory(space);
+  const SlabSpace& s = space;
+#if __CUDA_ARCH__ >= 900
+  cluster_arrive(s.blocks);  // all of them are there before one writes to another's memory
+#endif
+  start_after_previous();
+  share.copy(p.x, 0);
+  for (int c = threadIdx.x; c < s.channels; c += kChannelThreads) {
+    const int64_t index = share.parameter_of(c);
+    memory.parameters[c] = {entry_or<T>(p.weight, index, A(1)), entry_or<T>(p.bias, index, A(0))};
+  }
+  for (int group = threadIdx.x; group < s.groups; group += kChannelThreads) {
+    memory.results[group] = share.middle(p.x, group * static_cast<int>(s.by_group.size));
+  }
+  __syncthreads();
+  wait_all_copies();
+
+  // The moments of the block's part of each group, about a number near the mean; the mean is told from the set's first
+  // element. Where that number proves to be so far from the mean that digits are lost, once more about the mean.
+  const A elements = static_cast<A>(share.rows_of(share.rank)) * static_cast<A>(s.by_group.size);
+  const A reciprocal = quick_reciprocal(elements);
+  NumberPair<A>* const own = memory.entries + share.rank * s.channels;
+  for (bool first = true;; first = false) {
+    A centre[kWidth], sum[kWidth] = {}, square[kWidth] = {};
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) centre[j] = memory.results[share.group_of(share.column + j)].first;
+#pragma unroll 4
+    for (int k = 0; k < share.count; ++k) {
+      A value[kWidth];
+      unpack(load_shared_pack<T>(share.at(0, k)), value);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        value[j] -= centre[j];
+        sum[j] += value[j];
+        square[j] += value[j] * value[j];
+      }
+    }
+    memory.leave(s, share.line, share.column, 0, s.folds, sum);
+    memory.leave(s, share.line, share.column, 1, s.folds, square);
+    __syncthreads();
+    bool far = false;
+    memory.template for_each_range<2>(s, s.groups, s.by_share, [&](int group, int lane, int, const A(&total)[2]) {
+      const A about = memory.results[group].first - memory.results[group].second;
+      const Moments<A> m = moments_about(about, total[0], total[1], elements, reciprocal);
+      const A apart = m.mean - about;
+      far = far || elements * apart * apart > A(4) * m.m2;
+      if (lane == 0) own[group] = {m.mean, max(m.m2, A(0))};
+    });
+    if (!__syncthreads_or(first && far)) break;
+    for (int group = threadIdx.x; group < s.groups; group += kChannelThreads) {
+      memory.results[group].first = own[group].first + memory.results[group].second;
+    }
+    __syncthreads();
+  }
+  exchange_entries(s, memory, share.rank, s.groups);
+  for (int group = threadIdx.x; group < s.groups; group += kChannelThreads) {
+    const NumberPair<A> of = memory.entries[group];
+    Moments<A> m{of.first, of.second, elements};
+    if (s.blocks > 1) {
+      m = moments_of_sets(1, of.first, [&](auto visit) {
+        for (int block = 0; block < s.blocks; ++block) {
+          const NumberPair<A> part = memory.entries[block * s.channels + group];
+          visit(Moments<A>{part.first, part.second,
+                           static_cast<A>(share.rows_of(block)) * static_cast<A>(s.by_group.size)});
+        }
+      });
+    }
+    m.mean += memory.results[group].second;
+    const A rstd = rstd_of(variance(m), p.eps);
+    memory.results[group] = {m.mean, rstd};
+    if (share.rank != 0) continue;
+    const int64_t set = share.batch * p.geometry.groups + share.first_group + group;
+    leave_statistics(p, share.batch, share.first_group + group, m, rstd, entries + set);
+    if (set == 0) count_batch(p.running);
+  }
+  __syncthreads();
+
+  A mean[kWidth], scale[kWidth], bias[kWidth];
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    const NumberPair<A> of = memory.results[share.group_of(share.column + j)];
+    const NumberPair<A> own = memory.parameters[share.column + j];
+    mean[j] = of.first;
+    scale[j] = channel_scale(of.second, own.first);
+    bias[j] = own.second;
+  }
+  const auto write = [&](auto adds) {
+#pragma unroll 4
+    for (int k = 0; k < share.count; ++k) {
+      const int64_t at = share.offset + k * share.step();
+      Pack<T> addend;
+      if constexpr (adds) addend = load_pack(static_cast<const T*>(p.addend.data) + at);
+      A h[kWidth];
+      unpack(load_shared_pack<T>(share.at(0, k)), h);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) h[j] = channel_affine(h[j], mean[j], scale[j], bias[j]);
+      if constexpr (adds) {
+        A value[kWidth];
+        unpack(addend, value);
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) h[j] += value[j];
+      }
+      apply_activation<T, Act>(h, p);
+      store_pack_streaming(static_cast<T*>(p.y.data) + at, to_pack<T>(h));
+    }
+  };
+  p.addend.data != nullptr ? write(std::true_type{}) : write(std::false_type{});
+}
+
+}  // namespace normact::cuda

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Problems of batch, group and instance norm, their plans, and what is true of any plan.
+#pragma once
+
+#include "core/plan_channel.h"
+#include "core/plan_common.h"
+
+#include "check.h"
+
+using normact::ceil_div;
+using normact::ChannelAccess;
+using normact::ChannelBackward;
+using normact::ChannelForward;
+using normact::ChannelMask;
+using normact::ChannelOrder;
+using normact::ChannelPasses;
+using normact::ChannelPlan;
+using normact::ChannelRequest;
+using normact::ChannelSet;
+using normact::ChannelTuning;
+using normact::ChannelView;
+using normact::DeviceInfo;
+using normact::DType;
+using normact::StatisticsSource;
+
+constexpr DeviceInfo kHopper{90, 132, 227 * 1024 - 4096, {132, 66, 30, 14, 7}};
+alignas(16) inline char memory[64];
+
+enum class Layout : uint8_t { planes, rows };
+
+/// groups 0: batch norm.
+inline ChannelForward forward(Layout layout, int64_t samples, int64_t channels, int64_t places, int64_t groups,
+                              DType dtype = DType::bf16, int offset = 0) {
+  ChannelForward p{};
+  p.geometry = {samples, channels, groups != 0 ? groups : channels, places, places, 1, {places}};
+  p.set = groups != 0 ? ChannelSet::group : ChannelSet::channel;
+  p.dtype = dtype;
+  p.source = StatisticsSource::batch;
+  const bool planes = layout == Layout::planes;
+  p.x = {memory + offset, dtype, channels * places, planes ? places : 1, {planes ? 1 : channels}};
+  p.y = p.x;
+  return p;
+}
+
+inline ChannelPlan plan_of(const ChannelForward& p, int sm_margin = 0) {
+  return plan_channel(request_of(p, sm_margin), kHopper, ChannelTuning{});
+}
+
+inline ChannelAccess access_of(const ChannelForward& p) { return request_of(p, 0).access; }
+
+/// Two blocks fit a multiprocessor, a thread's accesses its memory, the items of a slab the blocks that run at once.
+inline void check_kept(const ChannelForward& p, const ChannelPlan& plan) {
+  constexpr int kStatic = 2304;  // of the kernels, at most, beside a KiB that each block takes
+  const int shared = plan.scratch_bytes + plan.parameter_bytes + plan.bits_bytes + plan.kept_bytes;
+  CHECK(2 * (shared + kStatic + 1024) <= 228 * 1024);
+  CHECK(plan.items_a_slab() <= 2 * 132 && plan.blocks <= 2 * 132);
+  const int64_t accesses = plan.access == ChannelAccess::planes ? ceil_div(plan.segment_packs, plan.lanes) : 1;
+  const int64_t turns = ceil_div(std::min(plan.units_a_part, plan.units), plan.lines);
+  CHECK(accesses * turns * plan.tiles_an_item <= plan.accesses);
+  CHECK_EQ(plan.kept_bytes, plan.accesses * normact::kChannelThreads * 16);
+  if (plan.access == ChannelAccess::rows) CHECK(p.geometry.channels * size_of(p.dtype) % 16 == 0);
+}
+
+/// Every pack of a set is in a part, and its entries have room.
+inline void check_cut(const normact::PlaneDivision& d) {
+  CHECK(d.parts >= 1 && d.packs_a_part * d.parts >= d.packs && d.packs_a_part * (d.parts - 1) < d.packs);
+  CHECK(d.team == normact::kChannelThreads || (d.team <= 32 && (d.team & (d.team - 1)) == 0 && d.parts == 1));
+  CHECK(d.blocks() * normact::kChannelThreads >= d.numbers() * d.team);
+}
+
+inline void check_launches(const ChannelRequest& r, const ChannelPlan& plan) {
+  check_cut(plan.reduce);
+  check_cut(plan.apply);
+  CHECK(plan.whole && !plan.waits_together() && plan.counter_bytes == 0);
+  CHECK_EQ(plan.apply.sets, plan.batches * plan.groups);
+  CHECK_EQ(plan.apply.sets * plan.apply.packs, plan.reduce.sets * plan.reduce.packs);
+  CHECK_EQ(plan.apply.sets * plan.apply.packs * 16,
+           r.geometry.samples * r.geometry.channels * r.geometry.places * size_of(r.dtype));
+  const int64_t entries = r.passes == ChannelPasses::apply ? 0 : plan.reduce.numbers() * r.entry_bytes;
+  CHECK(plan.workspace_bytes >= static_cast<size_t>(entries));
+}
+
+/// Slabs are whole groups and together all channels, every row is in one block, none of which is without.
+inline void check_slabs(const ChannelRequest& r, const ChannelPlan& plan) {
+  const normact::ChannelGeometry g =
+      plan.access == ChannelAccess::columns ? normact::columns_of(r.geometry) : r.geometry;
+  CHECK_EQ(plan.groups, g.groups);
+  CHECK_EQ(plan.slabs / plan.batches * plan.tile, g.channels);
+  CHECK_EQ(plan.tile % (g.channels / g.groups), 0);
+  CHECK_EQ(plan.lanes * 16 / size_of(r.dtype), plan.tile);
+  CHECK(plan.lanes * plan.lines <= normact::kChannelThreads);
+  CHECK(plan.units_a_part * plan.cluster >= plan.units && plan.units_a_part * (plan.cluster - 1) < plan.units);
+  CHECK(plan.accesses * plan.lines >= plan.units_a_part);
+  CHECK_EQ(plan.blocks, plan.slabs * plan.cluster);
+  CHECK_EQ(plan.kept_bytes, (r.kept + (plan.keeps_slopes ? 1 : 0)) * plan.accesses * normact::kChannelThreads * 16);
+  CHECK(!plan.keeps_slopes || r.slopes);
+  CHECK(plan.kept_bytes + plan.parameter_bytes + plan.scratch_bytes <= kHopper.shared_memory_block);
+  CHECK(!r.mask && !plan.waits_together() && plan.counter_bytes == 0 && plan.parts == 1);
+}
+
+/// Every channel is in a tile, every unit in a part, every group in one slab, and the wave has its slabs.
+inline void check_division(const ChannelForward& p) {
+  const ChannelPlan plan = plan_of(p);
+  if (plan.order == ChannelOrder::launches) {
+    check_launches(request_of(p, 0), plan);
+    return;
+  }
+  if (plan.order == ChannelOrder::slabs) {
+    check_slabs(request_of(p, 0), plan);
+    return;
+  }
+  const normact::ChannelGeometry g =
+      plan.access == ChannelAccess::columns ? normact::columns_of(p.geometry) : p.geometry;
+  const int64_t channels = g.channels, per_group = channels / plan.groups;
+  CHECK_EQ(plan.groups, g.groups);
+  CHECK(plan.tile * plan.tiles >= channels && plan.tile * (plan.tiles - 1) < channels);
+  CHECK(plan.units_a_part * plan.parts >= plan.units && plan.units_a_part * (plan.parts - 1) < plan.units);
+  const int64_t slabs_a_batch = plan.slabs / plan.batches;
+  CHECK_EQ(slabs_a_batch * plan.batches, plan.slabs);
+  CHECK(slabs_a_batch * plan.tiles_a_slab >= plan.tiles);
+  CHECK(slabs_a_batch == 1 || plan.tiles_a_slab * plan.tile % per_group == 0);
+  CHECK(plan.stacks_a_slab() * plan.tiles_an_item >= plan.tiles_a_slab);
+  CHECK(plan.slabs_a_wave >= 1 && plan.blocks >= 1);
+  CHECK(plan.lanes * plan.lines <= normact::kChannelThreads);
+  if (plan.order == ChannelOrder::kept) check_kept(p, plan);
+}
+
+inline ChannelBackward backward(const ChannelForward& p) {
+  ChannelBackward b{};
+  static_cast<normact::ChannelProblem&>(b) = p;
+  b.x = b.dy = b.dx = p.x;
+  b.mean.data = b.rstd.data = memory;
+  return b;
+}
+
+inline ChannelPlan plan_of(const ChannelBackward& p) {
+  const ChannelRequest request = request_of(p, ChannelPasses::both, 0);
+  const ChannelPlan plan = plan_channel(request, kHopper, ChannelTuning{});
+  if (plan.order == ChannelOrder::launches) check_launches(request, plan);
+  if (plan.order == ChannelOrder::slabs) check_slabs(request, plan);
+  return plan;
+}

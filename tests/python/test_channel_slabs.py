@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch, group and instance norm of rows of channels, of which some fit the shared memory of few blocks, on a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import normact
+from activation_cases import Kind
+from channel_cases import OPERATIONS, Problem, fused_problem
+from channel_checks import arrays, backward, check, forward
+from devices import Device
+from layouts import channels_last
+
+pytestmark = pytest.mark.cuda
+
+every_op = pytest.mark.parametrize("op", OPERATIONS)
+
+
+@every_op
+@pytest.mark.parametrize(
+    ("shape", "groups"),
+    [
+        ((33, 16, 2), 4),  # some rows
+        ((5, 24, 3, 3), 8),  # groups of three channels
+        ((3, 80, 16, 16), 4),  # of twenty
+        ((2, 640, 5, 5), 16),  # of forty: a thread has channels of one
+        ((300, 32, 4, 4), 1),  # more slabs than multiprocessors
+        ((2, 16, 33, 31), 16),  # clusters, whose last block has fewer rows
+        ((1, 32, 64, 64), 2),
+        ((1, 8, 160, 160), 1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_rows_of_channels(device: Device, op: str, dtype: str, shape: tuple[int, ...], groups: int) -> None:
+    plain = Problem(op, shape, dtype, "float32", num_groups=groups, running=op != "group_norm", mean=30.0)
+    fused = dataclasses.replace(fused_problem(op, shape, dtype), num_groups=groups)
+    problems = [
+        plain,
+        dataclasses.replace(plain, weight=False, bias=False, activation=Kind("gelu")),
+        fused,
+        dataclasses.replace(fused, parameter_dtype=dtype, mean=1000.0, activation=Kind("tanh")),
+    ]
+    if op == "batch_norm":
+        problems.append(dataclasses.replace(fused, slope_from="y"))
+    for problem in problems:
+        check(device, problem, channels_last, channels_last)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_small_planes_side_by_side(device: Device, dtype: str) -> None:
+    """Which go as rows of columns, several to a channel."""
+    for shape in ((32, 64, 7, 7), (9, 40, 3, 5), (64, 16, 14, 14)):
+        plain = Problem("batch_norm", shape, dtype, "float32", running=True, mean=30.0)
+        check(device, plain)
+        check(device, dataclasses.replace(plain, addend=True, activation=Kind("relu"), running=False))
+
+
+@pytest.mark.parametrize("outlier", [0.0, 1e6, np.inf, np.nan])
+@pytest.mark.parametrize("samples", [2, 40, 400])
+def test_first_elements_far_from_the_mean(device: Device, samples: int, outlier: float) -> None:
+    """Blocks sum about the mean of some elements, whatever these are."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((samples, 16, 32, 32)) + 1e4
+    for place in range(0, 32, 8):
+        x[0, 3, place, 0] = outlier
+    got = normact.instance_norm(channels_last(device, x, "float32"), return_stats=True)
+    x = x.astype(np.float32).astype(np.float64).reshape(samples * 16, -1)
+    finite = np.isfinite(x).all(axis=1)
+    mean, rstd = (device.values(of).ravel() for of in (got.mean, got.rstd))
+    want, std = x[finite].mean(axis=1), np.sqrt(x[finite].var(axis=1) + 1e-5)
+    assert np.all(np.abs(mean[finite] - want) < 1e-6 * (np.abs(want) + std))
+    assert np.all(np.abs(rstd[finite] * std - 1) < 5e-6)
+    assert np.isnan(rstd[~finite]).all()
+
+
+@every_op
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_in_place(device: Device, op: str, dtype: str) -> None:
+    problem = fused_problem(op, (2, 32, 40, 40), dtype)
+    found = []
+    for in_place in (False, True):
+        given = arrays(device, problem, channels_last, channels_last)
+        y = forward(problem, given, **({"out": given.x} if in_place else {}))
+        assert not in_place or y is given.x
+        given = arrays(device, problem, channels_last, channels_last)
+        result = backward(problem, given, **({"out": given.dy} if in_place else {}))
+        found.append([device.bits(of) for of in (y, result.dx, result.dweight, result.dbias)])
+    for of, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(of, other)
