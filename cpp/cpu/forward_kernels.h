@@ -19,10 +19,11 @@ constexpr int64_t kGroupCols = 1024;
 constexpr int kLargeGroup = 8;
 constexpr int64_t kLargeGroupCols = 512;
 
-/// ... and come from the cache; what comes from memory is faster row by row, unless conversions take the time.
+/// ... and come from a cache near by; what comes from farther is faster row by row, unless conversions take the time
+/// (fp32 on a Xeon, 512x768 and 512x1000: 125 and 175 us in groups, 114 and 162 row by row).
 template <class T>
 NORMACT_SIMD bool in_groups(const RowProblem& problem) {
-  constexpr int64_t kCacheBytes = 4 * 1024 * 1024;
+  constexpr int64_t kCacheBytes = 1024 * 1024;
   const RowGeometry& geometry = problem.geometry;
   if (!problem.contiguous || geometry.cols > kGroupCols) return false;
   return sizeof(T) == 2 || geometry.rows * geometry.cols * int64_t(sizeof(T)) <= kCacheBytes;
