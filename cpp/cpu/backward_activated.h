@@ -20,11 +20,11 @@ __attribute__((noinline)) RowSums activated_sums(const Backward<T>& b, const Gra
                                                  Activated<T>& buffer) {
   RowSums sums[1] = {};
   for (int64_t begin = columns.begin; begin < columns.end; begin += kActivated) {
-    const Range piece = {0, columns.end - begin < kActivated ? columns.end - begin : kActivated};
-    activated_gradients(b, row, begin, piece.end, buffer.g);
+    const int64_t count = columns.end - begin < kActivated ? columns.end - begin : kActivated;
+    activated_gradients(b, row, begin, count, buffer.g);
     const GradientRow<T, Accumulator<T>> rows[1] = {{buffer.g, row.x + begin, row.mean, row.rstd}};
     const auto sweep = [&]<Gradients kGradients>(auto* dweight, auto* dbias) __attribute__((always_inline)) {
-      sum_chunk<T, 1, kGradients, false>(rows, b.weight + begin, dweight, dbias, piece, sums);
+      sum_columns<T, 1, kGradients, false>(rows, b.weight + begin, dweight, dbias, count, sums);
     };
     if (b.dbias) {
       sweep.template operator()<Gradients::both>(b.dweight + begin, b.dbias + begin);
@@ -63,7 +63,7 @@ __attribute__((noinline)) void backward_activated_rows(const Backward<T>& b, Ran
     for (int64_t begin = 0; begin < b.cols; begin += kChunk) {
       const RowSums part = activated_sums(b, row, {begin, begin + kChunk < b.cols ? begin + kChunk : b.cols}, buffer);
       total.g += part.g;
-      total.g_xhat += part.g_xhat;
+      total.g_deviation += part.g_deviation;
     }
     finish_activated_row(b, index, row, total, buffer, b.cols <= kActivated);
   }

@@ -13,39 +13,92 @@ namespace normact::cpu::NORMACT_ISA {
 constexpr int kSharedRows = 2;
 // Longer rows would leave the second cache before the second sweep.
 constexpr int64_t kMaxSharedCols = 4 * kChunk;
-constexpr int64_t kMinFarSharedCols = 2048;  // from memory, shorter rows come faster one by one, asked for early
+constexpr int64_t kMaxSharedFinishCols = 512;  // rows that share the second sweep too; longer ones are faster apart
+constexpr int64_t kMinFarSharedCols = 2048;    // from memory, shorter rows come faster one by one, asked for early
 
-/// kRows rows of any length.
-template <class T, int kRows, Gradients kGradients, bool kFar>
-NORMACT_SIMD void backward_group(const Backward<T>& b, int64_t index) {
+/// Rows that go through the sweeps together, with what the second reads and writes beside.
+template <class T, int kRows>
+struct RowGroup {
   GradientRow<T> rows[kRows];
-  RowSums totals[kRows] = {};
-  for (int r = 0; r < kRows; ++r) rows[r] = fetch_row(b, index + r);
-  for (int64_t begin = 0; begin < b.cols; begin += kChunk) {
-    const Range chunk = {begin, begin + kChunk < b.cols ? begin + kChunk : b.cols};
-    sum_chunk<T, kRows, kGradients, kFar>(rows, b.weight, b.dweight, b.dbias, chunk, totals);
+  const T* dresidual[kRows];
+  T* dx[kRows];
+};
+
+/// One row of a problem of any strides; write() then puts dx in place.
+template <class T>
+__attribute__((noinline)) RowGroup<T, 1> gather_group(const Backward<T>& b, int64_t index) {
+  return {{fetch_row(b, index)}, {b.dresidual ? b.dresidual.read(index) : nullptr}, {b.dx.target(index)}};
+}
+
+/// Of a plain problem.
+template <class T, int kRows>
+NORMACT_SIMD RowGroup<T, kRows> plain_group(const Backward<T>& b, int64_t index) {
+  RowGroup<T, kRows> group;
+#pragma GCC unroll 2
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t row = index + r;
+    group.rows[r] = {b.dy.plain(row), b.x.plain(row), b.mean ? *b.mean.plain(row) : 0, *b.rstd.plain(row)};
+    group.dresidual[r] = b.dresidual ? b.dresidual.plain(row) : nullptr;
+    group.dx[r] = b.dx.plain(row);
   }
-  for (int r = 0; r < kRows; ++r) finish_row<T, kFar>(b, index + r, rows[r], totals[r]);
+  return group;
+}
+
+/// dx of a group from the sums over the whole rows.
+template <class T, int kRows, bool kFar>
+NORMACT_SIMD void finish_group(const Backward<T>& b, const RowGroup<T, kRows>& group, const RowSums (&totals)[kRows]) {
+  InputFactors<T> c[kRows];
+  for (int r = 0; r < kRows; ++r) c[r] = InputFactors<T>(b, group.rows[r].rstd, totals[r]);
+  if constexpr (kRows > 1) {  // too short to be written past the caches
+    if (b.cols <= kMaxSharedFinishCols) {
+      return input_gradients<T, kRows, kFar>(group.rows, group.dresidual, group.dx, b.weight, b.cols, c);
+    }
+  }
+#pragma GCC unroll 2
+  for (int r = 0; r < kRows; ++r) {
+    write_gradients<T, kFar>(b, group.rows[r], group.dresidual[r], group.dx[r], 0, b.cols, c[r]);
+  }
+}
+
+/// The group of rows from `index`, of any length. A function of its own, without calls, so that the sums have the
+/// registers, and without a way of the group through memory: it would be read in other pieces than it is written.
+template <class T, int kRows, Gradients kGradients, bool kPlain, bool kFar>
+__attribute__((noinline)) void backward_group(const Backward<T>& b, int64_t index) {
+  const auto group = [&]() __attribute__((always_inline)) {
+    if constexpr (kPlain) {
+      return plain_group<T, kRows>(b, index);
+    } else {
+      return gather_group(b, index);
+    }
+  }();
+  RowSums totals[kRows] = {};
+  sum_columns<T, kRows, kGradients, kFar>(group.rows, b.weight, b.dweight, b.dbias, b.cols, totals);
+  finish_group<T, kRows, kFar>(b, group, totals);
+  if constexpr (!kPlain) b.dx.write(index);
 }
 
 template <class T, Gradients kGradients>
 NORMACT_SIMD void backward_rows_with(const Backward<T>& b, Range rows, bool in_groups, bool far) {
   int64_t row = rows.begin;
+  if (!b.plain) {
+    for (; row < rows.end; ++row) backward_group<T, 1, kGradients, false, false>(b, row);
+  }
   if (in_groups) {
-    for (; row + kSharedRows <= rows.end; row += kSharedRows) backward_group<T, kSharedRows, kGradients, false>(b, row);
+    for (; row + kSharedRows <= rows.end; row += kSharedRows)
+      backward_group<T, kSharedRows, kGradients, true, false>(b, row);
   }
   if (far) {
-    for (; row < rows.end; ++row) backward_group<T, 1, kGradients, true>(b, row);
+    for (; row < rows.end; ++row) backward_group<T, 1, kGradients, true, true>(b, row);
   }
-  for (; row < rows.end; ++row) backward_group<T, 1, kGradients, false>(b, row);
+  for (; row < rows.end; ++row) backward_group<T, 1, kGradients, true, false>(b, row);
 }
 
 template <class T>
 void backward_rows(const BackwardWork& work, Range rows, ParameterSums sums, void* scratch) {
   const RowProblem& p = *work.problem;
   const Backward<T> b(work, {0, p.geometry.cols}, sums, static_cast<T*>(scratch));
-  const bool far = p.contiguous && p.geometry.rows * b.cols * int64_t(sizeof(T)) >= kFarBytes;
-  const bool in_groups = p.contiguous && b.cols <= kMaxSharedCols && !(far && b.cols < kMinFarSharedCols);
+  const bool far = b.plain && p.geometry.rows * b.cols * int64_t(sizeof(T)) >= kFarBytes;
+  const bool in_groups = b.plain && b.cols <= kMaxSharedCols && !(far && b.cols < kMinFarSharedCols);
   if (b.activation) {
     backward_activated_rows(b, rows);
   } else if (b.cols <= kNarrowVectors * kLanes<T>) {
@@ -69,13 +122,12 @@ RowSums backward_sums(const BackwardWork& work, int64_t index, Range columns, Pa
     return activated_sums(b, row[0], {0, b.cols}, g);
   }
   RowSums total[1] = {};
-  const Range all = {0, b.cols};
   if (b.dbias) {
-    sum_chunk<T, 1, Gradients::both, false>(row, b.weight, b.dweight, b.dbias, all, total);
+    sum_columns<T, 1, Gradients::both, false>(row, b.weight, b.dweight, b.dbias, b.cols, total);
   } else if (b.dweight) {
-    sum_chunk<T, 1, Gradients::weight, false>(row, b.weight, b.dweight, b.dbias, all, total);
+    sum_columns<T, 1, Gradients::weight, false>(row, b.weight, b.dweight, b.dbias, b.cols, total);
   } else {
-    sum_chunk<T, 1, Gradients::none, false>(row, b.weight, b.dweight, b.dbias, all, total);
+    sum_columns<T, 1, Gradients::none, false>(row, b.weight, b.dweight, b.dbias, b.cols, total);
   }
   return total[0];
 }
@@ -87,7 +139,8 @@ void backward_apply(const BackwardWork& work, int64_t index, Range columns, RowS
     Activated<T> g;
     finish_activated_row(b, index, fetch_row(b, index), total, g);
   } else {
-    finish_row<T, false>(b, index, fetch_row(b, index), total);
+    finish_group<T, 1, false>(b, gather_group(b, index), {total});
+    b.dx.write(index);
   }
   if (b.streams) stream_fence();
 }

@@ -25,11 +25,11 @@ NORMACT_SIMD void prefetch(const T* now) {
 }
 
 /// One vector of columns of kRows rows: adds to the accumulators of each row and to the parameter sums, whose loads and
-/// stores the rows share.
+/// stores the rows share. g_deviation_sum is of g * (x - mean): rstd comes to it once a row and not for every element.
 template <class T, int kRows, Gradients kGradients, bool kFar, class D, class Lanes>
 NORMACT_SIMD void sum_vector(const GradientRow<T, D> (&rows)[kRows], const Accumulator<T>* weight,
                              Accumulator<T>* dweight, Accumulator<T>* dbias, int64_t j, Lanes lanes,
-                             Vec<T> (&g_sum)[kRows], Vec<T> (&g_xhat_sum)[kRows]) {
+                             Vec<T> (&g_sum)[kRows], Vec<T> (&g_deviation_sum)[kRows]) {
   using V = Vec<T>;
   const V w = load(weight + j, lanes);
   V dw = {}, db = {};
@@ -42,98 +42,122 @@ NORMACT_SIMD void sum_vector(const GradientRow<T, D> (&rows)[kRows], const Accum
       prefetch(rows[r].x + j);
     }
     const V dy = load(rows[r].dy + j, lanes);
-    const V xhat = normalized(load(rows[r].x + j, lanes), broadcast(rows[r].mean), broadcast(rows[r].rstd));
-    const V g = dy * w;
-    g_sum[r] += g;
-    g_xhat_sum[r] = multiply_add(g, keep(xhat, lanes), g_xhat_sum[r]);
-    dw = multiply_add(dy, xhat, dw);
+    const V product = dy * keep(load(rows[r].x + j, lanes) - broadcast(rows[r].mean), lanes);
+    g_sum[r] = multiply_add(dy, w, g_sum[r]);
+    g_deviation_sum[r] = multiply_add(product, w, g_deviation_sum[r]);
+    dw = multiply_add(product, broadcast(rows[r].rstd), dw);
     db += dy;
   }
   if constexpr (kGradients != Gradients::none) store(dweight + j, dw, lanes);
   if constexpr (kGradients == Gradients::both) store(dbias + j, db, lanes);
 }
 
-/// The first sweep over at most kChunk columns; adds to the sums of each row. Blocks are short enough for fp32 and
-/// added up in double. A row's sums do not depend on its companions.
+/// The first sweep over some columns; adds to the sums of each row. Blocks are short enough for fp32 and added up in
+/// double, chunk by chunk, as where threads share a row. A row's sums do not depend on its companions.
 template <class T, int kRows, Gradients kGradients, bool kFar, class D>
-NORMACT_SIMD void sum_chunk(const GradientRow<T, D> (&rows)[kRows], const Accumulator<T>* weight,
-                            Accumulator<T>* dweight, Accumulator<T>* dbias, Range columns, RowSums (&sums)[kRows]) {
+NORMACT_SIMD void sum_columns(const GradientRow<T, D> (&rows)[kRows], const Accumulator<T>* weight,
+                              Accumulator<T>* dweight, Accumulator<T>* dbias, int64_t cols, RowSums (&sums)[kRows]) {
   using V = Vec<T>;
   constexpr int64_t kStep = kLanes<T>;
   constexpr int64_t kBlock = 32 * kStep;
+  static_assert(kChunk % kBlock == 0);
   double total[2 * kRows] = {};
-  for (int64_t begin = columns.begin; begin < columns.end; begin += kBlock) {
-    const int64_t end = begin + kBlock < columns.end ? begin + kBlock : columns.end;
-    V g[kRows] = {}, g_xhat[kRows] = {};
+  const auto add_chunk = [&]() __attribute__((always_inline)) {
+#pragma GCC unroll 2
+    for (int r = 0; r < kRows; ++r) {
+      sums[r].g += total[2 * r];
+      sums[r].g_deviation += total[2 * r + 1];
+    }
+  };
+  for (int64_t begin = 0; begin < cols; begin += kBlock) {
+    if (begin > 0 && begin % kChunk == 0) [[unlikely]] {
+      add_chunk();
+      for (double& value : total) value = 0;
+    }
+    const int64_t end = begin + kBlock < cols ? begin + kBlock : cols;
+    V g[kRows] = {}, g_deviation[kRows] = {};
     int64_t j = begin;
     for (; j + kStep <= end; j += kStep) {
-      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, All{}, g, g_xhat);
+      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, All{}, g, g_deviation);
     }
     if (j < end) {
-      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, First{int(end - j)}, g, g_xhat);
+      const First rest{int(end - j)};
+      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, rest, g, g_deviation);
     }
     V both[2 * kRows];
     for (int r = 0; r < kRows; ++r) {
       both[2 * r] = g[r];
-      both[2 * r + 1] = g_xhat[r];
+      both[2 * r + 1] = g_deviation[r];
     }
     add_sums(total, both);
   }
-  for (int r = 0; r < kRows; ++r) {
-    sums[r].g += total[2 * r];
-    sums[r].g_xhat += total[2 * r + 1];
-  }
+  add_chunk();
 }
 
-/// The second sweep: dx of one row (dx may be any of the inputs).
-template <class T, bool kResidual, bool kFar, class D>
-NORMACT_SIMD void input_gradients(const GradientRow<T, D>& row, const T* dresidual, T* dx, const Accumulator<T>* weight,
-                                  int64_t cols, Accumulator<T> c1_of_row, Accumulator<T> c2_of_row) {
-  using V = Vec<T>;
-  const V mean = broadcast(row.mean), rstd = broadcast(row.rstd);
-  const V c1 = broadcast(c1_of_row), c2 = broadcast(c2_of_row);
-  for_vectors<T>(cols, [&](int64_t j, auto lanes) {
-    const V g = load(row.dy + j, lanes) * load(weight + j, lanes);
-    const V xhat = normalized(load(row.x + j, lanes), mean, rstd);
-    V value = input_gradient(g, xhat, rstd, c1, c2, kFused);
-    if constexpr (kResidual) value += load(dresidual + j, lanes);
-    if constexpr (kFar) prefetch(dx + j);
-    store(dx + j, value, lanes);
-  });
-}
-
-/// c1 and c2 of a row from the sums over all of it.
+/// c1 of the formula, and c2 * rstd, which goes with x - mean as c2 does with xhat; from the sums over all of a row.
+/// What does not need these is multiplied first: nothing of the row can go on before c1 and c2 are there.
 template <class T>
 struct InputFactors {
   using N = Accumulator<T>;
-  NORMACT_SIMD InputFactors(const Backward<T>& b, N rstd, RowSums total)
-      : c1(b.kind == NormKind::layer ? rstd * N(total.g * b.share) : 0), c2(rstd * N(total.g_xhat * b.share)) {}
+  InputFactors() = default;
+  NORMACT_SIMD InputFactors(const Backward<T>& b, double rstd, RowSums total)
+      : c1(b.kind == NormKind::layer ? N(total.g * (rstd * b.share)) : 0),
+        c2(N(total.g_deviation * (rstd * b.share) * (rstd * rstd))) {}
   N c1, c2;
 };
+
+/// The second sweep: dx of some rows (dx may be any of the inputs). dresidual: their arrays, read if kResidual.
+template <class T, int kRows, bool kResidual, bool kFar, class D>
+NORMACT_SIMD void input_gradients(const GradientRow<T, D> (&rows)[kRows], const T* const (&dresidual)[kRows],
+                                  T* const (&dx)[kRows], const Accumulator<T>* weight, int64_t cols,
+                                  const InputFactors<T> (&c)[kRows]) {
+  using V = Vec<T>;
+  V mean[kRows], rstd[kRows], c1[kRows], c2[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    mean[r] = broadcast(rows[r].mean);
+    rstd[r] = broadcast(rows[r].rstd);
+    c1[r] = broadcast(c[r].c1);
+    c2[r] = broadcast(c[r].c2);
+  }
+  for_vectors<T>(cols, [&](int64_t j, auto lanes) __attribute__((always_inline)) {
+    const V w = load(weight + j, lanes);
+#pragma GCC unroll 2
+    for (int r = 0; r < kRows; ++r) {
+      const V g = load(rows[r].dy + j, lanes) * w;
+      const V deviation = load(rows[r].x + j, lanes) - mean[r];
+      V value = input_gradient(g, deviation, rstd[r], c1[r], c2[r], kFused);
+      if constexpr (kResidual) value += load(dresidual[r] + j, lanes);
+      if constexpr (kFar) prefetch(dx[r] + j);
+      store(dx[r] + j, value, lanes);
+    }
+  });
+}
+
+/// The same of rows of which there may be a dresidual.
+template <class T, int kRows, bool kFar, class D>
+NORMACT_SIMD void input_gradients(const GradientRow<T, D> (&rows)[kRows], const T* const (&dresidual)[kRows],
+                                  T* const (&dx)[kRows], const Accumulator<T>* weight, int64_t cols,
+                                  const InputFactors<T> (&c)[kRows]) {
+  if (dresidual[0]) {
+    input_gradients<T, kRows, true, kFar>(rows, dresidual, dx, weight, cols, c);
+  } else {
+    input_gradients<T, kRows, false, kFar>(rows, dresidual, dx, weight, cols, c);
+  }
+}
 
 /// The second sweep over `count` columns from `begin`, with which `row` begins; dresidual: of the whole row, or null.
 template <class T, bool kFar, class D>
 NORMACT_SIMD void write_gradients(const Backward<T>& b, const GradientRow<T, D>& row, const T* dresidual, T* dx,
                                   int64_t begin, int64_t count, const InputFactors<T>& c) {
+  const InputFactors<T> factors[1] = {c};
   const auto sweep = [&](T* to, int64_t first, int64_t number) __attribute__((always_inline)) {
-    const GradientRow<T, D> part = {row.dy + first, row.x + first, row.mean, row.rstd};
-    const Accumulator<T>* const weight = b.weight + begin + first;
-    if (dresidual) {
-      input_gradients<T, true, kFar>(part, dresidual + begin + first, to, weight, number, c.c1, c.c2);
-    } else {
-      input_gradients<T, false, kFar>(part, nullptr, to, weight, number, c.c1, c.c2);
-    }
+    const GradientRow<T, D> part[1] = {{row.dy + first, row.x + first, row.mean, row.rstd}};
+    const T* const added[1] = {dresidual ? dresidual + begin + first : nullptr};
+    T* const target[1] = {to};
+    input_gradients<T, 1, kFar>(part, added, target, b.weight + begin + first, number, factors);
   };
   if (b.streams) return stream_pieces(dx + begin, count, sweep);
   sweep(dx + begin, 0, count);
-}
-
-/// dx of a fetched row from the sums over the whole row.
-template <class T, bool kFar>
-NORMACT_SIMD void finish_row(const Backward<T>& b, int64_t index, const GradientRow<T>& row, RowSums total) {
-  const T* const dresidual = b.dresidual ? b.dresidual.read(index) : nullptr;
-  write_gradients<T, kFar>(b, row, dresidual, b.dx.target(index), 0, b.cols, InputFactors<T>(b, row.rstd, total));
-  b.dx.write(index);
 }
 
 }  // namespace normact::cpu::NORMACT_ISA

@@ -58,6 +58,8 @@ class RowStarts {
     if (one_dimension_) return data_ + row * stride_;
     return data_ + strided_offset(row, geometry_->row_ndim, geometry_->row_shape, row_stride_);
   }
+  /// The same where the rows have one dimension.
+  NORMACT_SIMD T* plain(int64_t row) const { return data_ + row * stride_; }
 
  private:
   const RowGeometry* geometry_;
@@ -88,6 +90,8 @@ class Rows {
     gather<T>(starts_[row], geometry_->col_ndim, geometry_->col_shape, operand_->col_stride, columns_, scratch_);
     return scratch_;
   }
+  /// The columns as an array of a contiguous problem whose rows have one dimension, for reading or writing.
+  NORMACT_SIMD T* plain(int64_t row) const { return starts_.plain(row) + columns_.begin; }
   /// The same for writing; write() then puts them in place.
   NORMACT_SIMD T* target(int64_t row) const { return contiguous_ ? starts_[row] + columns_.begin : scratch_; }
   NORMACT_SIMD void write(int64_t row) const {

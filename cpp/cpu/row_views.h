@@ -104,6 +104,7 @@ struct Backward {
   /// scratch as for Rows, for three rows of these columns.
   NORMACT_SIMD Backward(const BackwardWork& work, Range columns, ParameterSums sums, T* scratch)
       : kind(work.problem->kind),
+        plain(work.problem->contiguous && work.problem->geometry.row_ndim == 1),
         share(1 / double(work.problem->geometry.cols)),
         cols(columns.end - columns.begin),
         weight(static_cast<const N*>(work.weight) + columns.begin),
@@ -120,6 +121,7 @@ struct Backward {
         streams(work.streams) {}
 
   NormKind kind;
+  bool plain;    // contiguous, and the rows have one dimension
   double share;  // of one column in a mean over the row
   int64_t cols;
   const N* weight;

@@ -177,9 +177,9 @@ __attribute__((noinline)) void backward_tile(const TileBackward<T>& t, const Til
   sum_tile(t, tile, rows, g, g_xhat);
   alignas(64) N c1[kMaxTileRows], c2[kMaxTileRows];
   for (int64_t r = 0; r < tile.count; ++r) {
-    const InputFactors<T> c(t.b, rows.rstd[r], {g.total[r], g_xhat.total[r]});
-    c1[r] = c.c1;
-    c2[r] = c.c2;
+    const double factor = double(rows.rstd[r]) * t.b.share;
+    c1[r] = t.b.kind == NormKind::layer ? N(g.total[r] * factor) : 0;
+    c2[r] = N(g_xhat.total[r] * factor);
   }
   input_gradients_of_tile(t, tile, rows.rstd, c1, c2);
   for (int64_t c = 0; c < t.b.cols; ++c) {
