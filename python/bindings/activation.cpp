@@ -28,17 +28,18 @@ normact_activation_desc describe(int kind, nb::handle axis, const Numbers& numbe
 
 void activation_forward(const char* function, int kind, nb::handle x_object, nb::handle bias_object,
                         nb::handle y_object, nb::handle mask_object, nb::handle axis, nb::handle alpha, nb::handle beta,
-                        nb::handle threshold, nb::handle stream, nb::handle allocator) {
+                        nb::handle threshold, nb::handle stream, bool fresh) {
+  const Access output = fresh ? Access::fill : Access::write;
   Call call{function, StreamChoice(function, stream.ptr())};
   TensorArg x, bias, y, mask;
   x.read(x_object, "x", Access::read, call);
   bias.read_optional(bias_object, "bias", Access::read, call);
-  y.read(y_object, "y", Access::write, call);
-  mask.read_optional_mask(mask_object, "mask", Access::write, call);
+  y.read(y_object, "y", output, call);
+  mask.read_optional_mask(mask_object, "mask", output, call);
   const normact_activation_desc desc = describe(kind, axis, Numbers(alpha, beta, threshold, call), call);
   const normact_activation_forward_args args{sizeof args, x.get(), bias.get(), y.get(), mask.get()};
   execute(
-      call, {x, x_object, allocator, false},
+      call, {x, x_object, false},
       [&](const normact_exec* exec, size_t* bytes) {
         return normact_activation_forward_workspace(&desc, &args, exec, bytes);
       },
@@ -48,7 +49,8 @@ void activation_forward(const char* function, int kind, nb::handle x_object, nb:
 void activation_backward(const char* function, int kind, nb::handle dy_object, nb::handle x_object,
                          nb::handle bias_object, nb::handle y_object, nb::handle mask_object, nb::handle dx_object,
                          nb::handle dbias_object, nb::handle axis, nb::handle alpha, nb::handle beta,
-                         nb::handle threshold, nb::handle stream, nb::handle allocator) {
+                         nb::handle threshold, nb::handle stream, bool fresh) {
+  const Access output = fresh ? Access::fill : Access::write;
   Call call{function, StreamChoice(function, stream.ptr())};
   TensorArg dy, x, bias, y, mask, dx, dbias;
   dy.read(dy_object, "dy", Access::read, call);
@@ -56,13 +58,13 @@ void activation_backward(const char* function, int kind, nb::handle dy_object, n
   bias.read_optional(bias_object, "bias", Access::read, call);
   y.read_optional(y_object, "y", Access::read, call);
   mask.read_optional_mask(mask_object, "mask", Access::read, call);
-  dx.read(dx_object, "dx", Access::write, call);
-  dbias.read_optional(dbias_object, "dbias", Access::write, call);
+  dx.read(dx_object, "dx", output, call);
+  dbias.read_optional(dbias_object, "dbias", output, call);
   const normact_activation_desc desc = describe(kind, axis, Numbers(alpha, beta, threshold, call), call);
   const normact_activation_backward_args args{sizeof args, dy.get(),   x.get(),  bias.get(),
                                               y.get(),     mask.get(), dx.get(), dbias.get()};
   execute(
-      call, {dy, dy_object, allocator, dbias.get() != nullptr},
+      call, {dy, dy_object, dbias.get() != nullptr},
       [&](const normact_exec* exec, size_t* bytes) {
         return normact_activation_backward_workspace(&desc, &args, exec, bytes);
       },
@@ -86,7 +88,7 @@ normact_gated_desc describe(int kind, int layout, nb::handle axis, const Numbers
 void gated_forward(const char* function, int kind, int layout, nb::handle gate_object, nb::handle up_object,
                    nb::handle gate_bias_object, nb::handle up_bias_object, nb::handle y_object, nb::handle axis,
                    nb::handle alpha, nb::handle beta, nb::handle threshold, nb::handle limit, nb::handle up_offset,
-                   nb::handle stream, nb::handle allocator) {
+                   nb::handle stream) {
   Call call{function, StreamChoice(function, stream.ptr())};
   TensorArg gate, up, gate_bias, up_bias, y;
   gate.read(gate_object, "gate", Access::read, call);
@@ -98,7 +100,7 @@ void gated_forward(const char* function, int kind, int layout, nb::handle gate_o
       describe(kind, layout, axis, Numbers(alpha, beta, threshold, call), limit, up_offset, call);
   const normact_gated_forward_args args{sizeof args, gate.get(), up.get(), gate_bias.get(), up_bias.get(), y.get()};
   execute(
-      call, {gate, gate_object, allocator, false},
+      call, {gate, gate_object, false},
       [&](const normact_exec* exec, size_t* bytes) {
         return normact_gated_forward_workspace(&desc, &args, exec, bytes);
       },
@@ -109,8 +111,7 @@ void gated_backward(const char* function, int kind, int layout, nb::handle dy_ob
                     nb::handle up_object, nb::handle gate_bias_object, nb::handle up_bias_object,
                     nb::handle dgate_object, nb::handle dup_object, nb::handle dgate_bias_object,
                     nb::handle dup_bias_object, nb::handle axis, nb::handle alpha, nb::handle beta,
-                    nb::handle threshold, nb::handle limit, nb::handle up_offset, nb::handle stream,
-                    nb::handle allocator) {
+                    nb::handle threshold, nb::handle limit, nb::handle up_offset, nb::handle stream) {
   Call call{function, StreamChoice(function, stream.ptr())};
   TensorArg dy, gate, up, gate_bias, up_bias, dgate, dup, dgate_bias, dup_bias;
   dy.read(dy_object, "dy", Access::read, call);
@@ -128,7 +129,7 @@ void gated_backward(const char* function, int kind, int layout, nb::handle dy_ob
                                          up_bias.get(), dgate.get(), dup.get(),  dgate_bias.get(), dup_bias.get()};
   const bool sums = dgate_bias.get() != nullptr || dup_bias.get() != nullptr;
   execute(
-      call, {dy, dy_object, allocator, sums},
+      call, {dy, dy_object, sums},
       [&](const normact_exec* exec, size_t* bytes) {
         return normact_gated_backward_workspace(&desc, &args, exec, bytes);
       },
@@ -151,17 +152,17 @@ void bind_activation(nb::module_& module) {
   const auto arg = [](const char* name) { return nb::arg(name).none(); };
   module.def("activation_forward", &activation_forward, nb::arg("function"), nb::arg("kind"), arg("x"), arg("bias"),
              arg("y"), arg("mask"), arg("axis"), arg("alpha"), arg("beta"), arg("threshold"), arg("stream"),
-             arg("allocator"));
+             nb::arg("fresh"));
   module.def("activation_backward", &activation_backward, nb::arg("function"), nb::arg("kind"), arg("dy"), arg("x"),
              arg("bias"), arg("y"), arg("mask"), arg("dx"), arg("dbias"), arg("axis"), arg("alpha"), arg("beta"),
-             arg("threshold"), arg("stream"), arg("allocator"));
+             arg("threshold"), arg("stream"), nb::arg("fresh"));
   module.def("gated_forward", &gated_forward, nb::arg("function"), nb::arg("kind"), nb::arg("layout"), arg("gate"),
              arg("up"), arg("gate_bias"), arg("up_bias"), arg("y"), arg("axis"), arg("alpha"), arg("beta"),
-             arg("threshold"), arg("limit"), arg("up_offset"), arg("stream"), arg("allocator"));
+             arg("threshold"), arg("limit"), arg("up_offset"), arg("stream"));
   module.def("gated_backward", &gated_backward, nb::arg("function"), nb::arg("kind"), nb::arg("layout"), arg("dy"),
              arg("gate"), arg("up"), arg("gate_bias"), arg("up_bias"), arg("dgate"), arg("dup"), arg("dgate_bias"),
              arg("dup_bias"), arg("axis"), arg("alpha"), arg("beta"), arg("threshold"), arg("limit"), arg("up_offset"),
-             arg("stream"), arg("allocator"));
+             arg("stream"));
 }
 
 }  // namespace normact::python

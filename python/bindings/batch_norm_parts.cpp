@@ -5,8 +5,7 @@
 namespace normact::python {
 namespace {
 
-void batch_norm_statistics(nb::handle x_object, nb::handle moments_object, nb::handle channel_axis, nb::handle stream,
-                           nb::handle allocator) {
+void batch_norm_statistics(nb::handle x_object, nb::handle moments_object, nb::handle channel_axis, nb::handle stream) {
   Call call{"batch_norm_statistics", StreamChoice("batch_norm_statistics", stream.ptr())};
   TensorArg x, moments;
   x.read(x_object, "x", Access::read, call);
@@ -14,7 +13,7 @@ void batch_norm_statistics(nb::handle x_object, nb::handle moments_object, nb::h
   const normact_batch_norm_desc desc = describe_batch_norm(channel_axis, nb::none(), {}, call);
   const normact_batch_norm_statistics_args args{sizeof args, x.get(), moments.get()};
   execute(
-      call, {x, x_object, allocator, true},
+      call, {x, x_object, true},
       [&](const normact_exec* exec, size_t* bytes) {
         return normact_batch_norm_statistics_workspace(&desc, &args, exec, bytes);
       },
@@ -62,7 +61,7 @@ void batch_norm_apply(nb::handle x_object, nb::handle weight_object, nb::handle 
 
 void batch_norm_reduce(nb::handle dy, nb::handle x, nb::handle weight, nb::handle bias, nb::handle addend,
                        nb::handle mean, nb::handle rstd, nb::handle y, nb::handle mask, nb::handle sums_object,
-                       nb::handle channel_axis, nb::handle activation, nb::handle stream, nb::handle allocator) {
+                       nb::handle channel_axis, nb::handle activation, nb::handle stream) {
   Call call{"batch_norm_reduce", StreamChoice("batch_norm_reduce", stream.ptr())};
   BatchNormBackwardInputs in;
   in.read(dy, x, weight, bias, addend, mean, rstd, y, mask, call);
@@ -73,7 +72,7 @@ void batch_norm_reduce(nb::handle dy, nb::handle x, nb::handle weight, nb::handl
                                             in.bias.get(), in.addend.get(), in.mean.get(), in.rstd.get(),
                                             in.y.get(),    in.mask.get(),   sums.get()};
   execute(
-      call, {in.x, x, allocator, true},
+      call, {in.x, x, true},
       [&](const normact_exec* exec, size_t* bytes) {
         return normact_batch_norm_reduce_workspace(&desc, &args, exec, bytes);
       },
@@ -104,14 +103,14 @@ void batch_norm_input_gradient(nb::handle dy, nb::handle x, nb::handle weight, n
 void bind_batch_norm_parts(nb::module_& module) {
   const auto arg = [](const char* name) { return nb::arg(name).none(); };
   module.def("batch_norm_statistics", &batch_norm_statistics, arg("x"), arg("moments"), arg("channel_axis"),
-             arg("stream"), arg("allocator"));
+             arg("stream"));
   module.def("batch_norm_merge", &batch_norm_merge, arg("moments"), arg("running_mean"), arg("running_var"),
              arg("num_batches_tracked"), arg("mean"), arg("rstd"), arg("eps"), arg("momentum"), arg("stream"));
   module.def("batch_norm_apply", &batch_norm_apply, arg("x"), arg("weight"), arg("bias"), arg("addend"), arg("mean"),
              arg("rstd"), arg("y"), arg("mask"), arg("channel_axis"), arg("activation"), arg("stream"));
   module.def("batch_norm_reduce", &batch_norm_reduce, arg("dy"), arg("x"), arg("weight"), arg("bias"), arg("addend"),
              arg("mean"), arg("rstd"), arg("y"), arg("mask"), arg("sums"), arg("channel_axis"), arg("activation"),
-             arg("stream"), arg("allocator"));
+             arg("stream"));
   module.def("batch_norm_input_gradient", &batch_norm_input_gradient, arg("dy"), arg("x"), arg("weight"), arg("bias"),
              arg("addend"), arg("mean"), arg("rstd"), arg("y"), arg("mask"), arg("sums"), arg("count"), arg("dx"),
              arg("daddend"), arg("channel_axis"), arg("activation"), arg("stream"));

@@ -3,6 +3,8 @@
 
 #include <limits>
 
+#include "bindings/outputs.h"
+
 namespace normact::python {
 
 double number(nb::handle object, const char* name, const Call& call) {
@@ -84,8 +86,7 @@ void Workspace::take_room(const TensorArg& like) {
   bytes_ = room().bytes();
 }
 
-void Workspace::allocate(size_t bytes, const TensorArg& like, nb::handle like_object, nb::handle allocator,
-                         Call& call) {
+void Workspace::allocate(size_t bytes, const TensorArg& like, nb::handle like_object, Call& call) {
   bytes_ = bytes;
   if (bytes == 0) return;
   if (!like.on_cuda()) {
@@ -93,7 +94,7 @@ void Workspace::allocate(size_t bytes, const TensorArg& like, nb::handle like_ob
     data_ = bytes <= kMaxRoom ? room().data() : host_ = ::operator new(bytes, std::align_val_t{kWorkspaceAlignment});
     return;
   }
-  array_ = allocator(like_object, bytes);
+  array_ = make_bytes(like_object, bytes);
   view_.read_bytes(array_, "workspace", call);
   data_ = static_cast<char*>(view_.get()->data) + view_.get()->byte_offset;
 }

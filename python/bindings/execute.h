@@ -45,8 +45,7 @@ class Workspace {
   /// arrays need no more, and are spared the question.
   void take_room(const TensorArg& like);
 
-  /// `allocator` is called with the array and the number of bytes.
-  void allocate(size_t bytes, const TensorArg& like, nb::handle like_object, nb::handle allocator, Call& call);
+  void allocate(size_t bytes, const TensorArg& like, nb::handle like_object, Call& call);
   void describe(normact_exec* exec) const;
 
  private:
@@ -61,7 +60,6 @@ class Workspace {
 struct WorkspaceSource {
   const TensorArg& like;
   nb::handle like_object;
-  nb::handle allocator;
   bool ask_first;  // whether a call on a GPU is known to need a workspace; all others are tried first
 };
 
@@ -85,7 +83,7 @@ void execute(Call& call, const WorkspaceSource& source, Query query, Run run) {
   if (status == NORMACT_WORKSPACE_TOO_SMALL) {  // nothing was written
     size_t bytes = 0;
     check(query(&exec, &bytes), call);
-    workspace.allocate(bytes, source.like, source.like_object, source.allocator, call);
+    workspace.allocate(bytes, source.like, source.like_object, call);
     workspace.describe(&exec);
     status = run_without_gil();
   }

@@ -9,7 +9,9 @@
 #include "bindings/error.h"
 #include "bindings/group_norm.h"
 #include "bindings/norm.h"
+#include "bindings/outputs.h"
 #include "bindings/tensor_arg.h"
+#include "bindings/torch_state.h"
 #include "bindings/xla_handlers.h"
 #include "normact/normact.h"
 
@@ -56,6 +58,8 @@ NB_MODULE(_core, module) {
   normact::python::bind_batch_norm(module);
   normact::python::bind_group_norm(module);
   normact::python::bind_buffer(module);
+  normact::python::bind_outputs(module);
+  normact::python::bind_torch_state(module);
   normact::python::bind_xla_handlers(module);
   module.def("framework_of", &framework_of, nb::arg("x").none(), nb::arg("function"), nb::arg("name"),
              nb::sig("def framework_of(x: object, function: str, name: str) -> str"),

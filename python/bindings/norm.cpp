@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// normact_norm_forward and normact_norm_backward on Python arrays. Every output is given; nothing is returned.
+// normact_norm_forward and normact_norm_backward on Python arrays.
 #include "bindings/norm.h"
 
+#include <algorithm>
+
 #include "bindings/execute.h"
+#include "bindings/outputs.h"
 
 namespace normact::python {
 namespace {
@@ -18,7 +21,11 @@ class Axes {
       append(object, call);
       return;
     }
-    for (nb::handle item : object) append(item, call);
+    if (PyList_Check(object.ptr())) {
+      for (nb::handle item : object) append(item, call);
+    } else {  // without an iterator: the operations of PyTorch give a tuple
+      for (Py_ssize_t i = 0; i < PyTuple_Size(object.ptr()); ++i) append(PyTuple_GetItem(object.ptr(), i), call);
+    }
   }
   int count() const { return count_; }
   const int64_t* data() const { return axes_; }
@@ -35,22 +42,53 @@ class Axes {
   int64_t axes_[kMaxAxes];
 };
 
-void norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb::handle bias_object,
-                  nb::handle residual_object, nb::handle y_object, nb::handle residual_out_object,
-                  nb::handle mean_object, nb::handle rstd_object, nb::handle axis, nb::handle eps,
-                  nb::handle weight_offset, nb::handle activation, nb::handle stream, nb::handle allocator,
-                  bool fresh) {
-  const Access output = fresh ? Access::fill : Access::write;
+nb::handle item(const nb::tuple& tuple, Py_ssize_t place) { return PyTuple_GetItem(tuple.ptr(), place); }
+
+PyObject* of_python(const char* name) {
+  return nb::object(nb::module_::import_("normact.norm_calls").attr(name)).release().ptr();
+}
+
+/// The shape of x without the normalised axes, of a pair of statistics after a 2; wrong axes are left for the library
+/// to refuse.
+nb::tuple shape_of_statistics(const normact_tensor& x, const Axes& axes, bool joined) {
+  nb::list sizes;
+  if (joined) sizes.append(2);
+  for (int d = 0; d < x.ndim; ++d) {
+    const int64_t* const end = axes.data() + axes.count();
+    const bool gone =
+        std::find_if(axes.data(), end, [&](int64_t axis) { return axis == d || axis + x.ndim == d; }) != end;
+    if (!gone) sizes.append(x.shape[d]);
+  }
+  return nb::tuple(sizes);
+}
+
+/// What the outputs of a forward are like. `keep` says whether the statistics are among them: a bool, or a string for
+/// both in one array in the place of mean.
+struct Kept {
+  Kept(nb::handle keep, int kind)
+      : rstd(PyObject_IsTrue(keep.ptr()) == 1),
+        mean(rstd && kind == NORMACT_NORM_LAYER),
+        joined(mean && !PyBool_Check(keep.ptr())) {}
+  nb::tuple likes(nb::handle x_object, nb::handle residual, const normact_tensor& x, const Axes& axes) const {
+    const nb::object shape = rstd ? nb::object(shape_of_statistics(x, axes, joined)) : nb::none();
+    const nb::handle none(Py_None);
+    return nb::make_tuple(x_object, residual.is_none() ? none : x_object, mean ? nb::handle(shape) : none,
+                          joined ? none : nb::handle(shape));
+  }
+  bool rstd, mean, joined;
+};
+
+nb::object norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb::handle bias_object,
+                        nb::handle residual_object, nb::handle axis, nb::handle eps, nb::handle weight_offset,
+                        nb::handle activation, nb::handle out, nb::handle keep, nb::handle stream) {
+  static PyObject* const type = of_python("NormOutput");
+  static const nb::tuple names = nb::borrow<nb::tuple>(of_python("OUTPUTS"));
   Call call{forward_name(kind), StreamChoice(forward_name(kind), stream.ptr())};
   TensorArg x, weight, bias, residual, y, residual_out, mean, rstd;
   x.read(x_object, "x", Access::read, call);
   residual.read_optional(residual_object, "residual", Access::read, call);
   weight.read_optional(weight_object, "weight", Access::read, call);
   bias.read_optional(bias_object, "bias", Access::read, call);
-  y.read(y_object, "y", output, call);
-  residual_out.read_optional(residual_out_object, "residual_out", output, call);
-  mean.read_optional(mean_object, "mean", output, call);
-  rstd.read_optional(rstd_object, "rstd", output, call);
   const Axes axes(axis, call);
   const NormActivation act(activation, call);
   const normact_norm_desc desc{sizeof desc,
@@ -64,48 +102,75 @@ void norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb::h
                                act.alpha,
                                act.beta,
                                act.threshold};
+  const Kept kept(keep, kind);
+  const bool alone = !kept.rstd && residual_object.is_none() && !PyTuple_Check(out.ptr());
+  const Access output = out.is_none() ? Access::fill : Access::write;
+  nb::object y_object;
+  nb::tuple likes, done;
+  if (alone) {
+    y_object = python::output(call.function, out, names, x_object);
+  } else {
+    likes = kept.likes(x_object, residual_object, *x.get(), axes);
+    done = outputs(call.function, out, names, likes, Py_None);
+    y_object = nb::borrow(item(done, 0));
+    residual_out.read_optional(item(done, 1), "residual_out", output, call);
+    if (!mean.read_joined(item(done, 2), kept.joined ? Py_True : Py_False, output, call, &rstd)) {
+      mean.read_optional(item(done, 2), "mean", output, call);
+      rstd.read_optional(item(done, 3), "rstd", output, call);
+    }
+  }
+  y.read(y_object, "y", output, call);
   const normact_norm_forward_args args{sizeof args,        x.get(),    residual.get(),
                                        weight.get(),       bias.get(), y.get(),
                                        residual_out.get(), mean.get(), rstd.get()};
   execute(
-      call, {x, x_object, allocator, false},
+      call, {x, x_object, false},
       [&](const normact_exec* exec, size_t* bytes) {
         return normact_norm_forward_workspace(&desc, &args, exec, bytes);
       },
       [&](const normact_exec* exec) { return normact_norm_forward(&desc, &args, exec); });
+  if (alone) return finish(y_object, out, x_object, call.function);
+  const nb::object all = finish(type, done, out, names, likes, call.function);
+  return kept.rstd || !residual_object.is_none() ? all : nb::object(all[0]);
 }
 
-void norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::handle weight_object,
-                   nb::handle bias_object, nb::handle mean_object, nb::handle rstd_object, nb::handle dresidual_object,
-                   nb::handle dx_object, nb::handle dweight_object, nb::handle dbias_object, nb::handle axis,
-                   nb::handle weight_offset, nb::handle activation, nb::handle stream, nb::handle allocator,
-                   bool fresh) {
-  const Access output = fresh ? Access::fill : Access::write;
+nb::object norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::handle weight_object,
+                         nb::handle bias_object, nb::handle mean_object, nb::handle rstd_object,
+                         nb::handle dresidual_object, nb::handle axis, nb::handle weight_offset, nb::handle activation,
+                         nb::handle out, nb::handle wanted, nb::handle stream) {
+  static PyObject* const type = of_python("NormGrads");
+  static const nb::tuple names = nb::borrow<nb::tuple>(of_python("GRADIENTS"));
   Call call{backward_name(kind), StreamChoice(backward_name(kind), stream.ptr())};
   TensorArg dy, x, weight, bias, mean, rstd, dresidual, dx, dweight, dbias;
   dy.read(dy_object, "dy", Access::read, call);
   x.read(x_object, "x", Access::read, call);
   weight.read_optional(weight_object, "weight", Access::read, call);
-  bias.read_optional(bias_object, "bias", Access::read, call);
-  mean.read_optional(mean_object, "mean", Access::read, call);
-  rstd.read(rstd_object, "rstd", Access::read, call);
-  dresidual.read_optional(dresidual_object, "dresidual", Access::read, call);
-  dx.read(dx_object, "dx", output, call);
-  dweight.read_optional(dweight_object, "dweight", output, call);
-  dbias.read_optional(dbias_object, "dbias", output, call);
-  const Axes axes(axis, call);
   const NormActivation act(activation, call);
+  if (!activation.is_none()) bias.read_optional(bias_object, "bias", Access::read, call);
+  if (!mean.read_joined(mean_object, rstd_object, Access::read, call, &rstd)) {
+    mean.read_optional(mean_object, "mean", Access::read, call);
+    rstd.read(rstd_object, "rstd", Access::read, call);
+  }
+  dresidual.read_optional(dresidual_object, "dresidual", Access::read, call);
+  const Axes axes(axis, call);
   const normact_norm_desc desc{
       sizeof desc, kind, axes.count(), axes.data(), 0.0,          number(weight_offset, "weight_offset", call),
       act.kind,    0,    act.alpha,    act.beta,    act.threshold};
+  const nb::tuple likes = nb::make_tuple(x_object, weight_object, bias_object, nb::none());
+  const nb::tuple done = outputs(call.function, out, names, likes, wanted);
+  const Access output = out.is_none() ? Access::fill : Access::write;
+  dx.read(item(done, 0), "dx", output, call);
+  dweight.read_optional(item(done, 1), "dweight", output, call);
+  dbias.read_optional(item(done, 2), "dbias", output, call);
   const normact_norm_backward_args args{sizeof args,     dy.get(), x.get(),       weight.get(), mean.get(), rstd.get(),
                                         dresidual.get(), dx.get(), dweight.get(), dbias.get(),  bias.get()};
   execute(
-      call, {x, x_object, allocator, true},
+      call, {x, x_object, true},
       [&](const normact_exec* exec, size_t* bytes) {
         return normact_norm_backward_workspace(&desc, &args, exec, bytes);
       },
       [&](const normact_exec* exec) { return normact_norm_backward(&desc, &args, exec); });
+  return finish(type, done, out, names, likes, call.function);
 }
 
 /// Forces a row kernel in this thread and returns what was forced before.
@@ -127,15 +192,13 @@ void bind_norm(nb::module_& module) {
 #undef NORMACT_ENTRY
   module.attr("ROW_VARIANTS") = variants;
   module.def("set_row_variant", &set_row_variant, nb::sig("def set_row_variant(variant: int, /) -> int"));
-  // fresh: every output was made by the caller for this call.
   // Every argument may be None as far as nanobind is concerned: the messages are made here and in the library.
   const auto arg = [](const char* name) { return nb::arg(name).none(); };
   module.def("norm_forward", &norm_forward, nb::arg("kind"), arg("x"), arg("weight"), arg("bias"), arg("residual"),
-             arg("y"), arg("residual_out"), arg("mean"), arg("rstd"), arg("axis"), arg("eps"), arg("weight_offset"),
-             arg("activation"), arg("stream"), arg("allocator"), nb::arg("fresh"));
+             arg("axis"), arg("eps"), arg("weight_offset"), arg("activation"), arg("out"), arg("keep"), arg("stream"));
   module.def("norm_backward", &norm_backward, nb::arg("kind"), arg("dy"), arg("x"), arg("weight"), arg("bias"),
-             arg("mean"), arg("rstd"), arg("dresidual"), arg("dx"), arg("dweight"), arg("dbias"), arg("axis"),
-             arg("weight_offset"), arg("activation"), arg("stream"), arg("allocator"), nb::arg("fresh"));
+             arg("mean"), arg("rstd"), arg("dresidual"), arg("axis"), arg("weight_offset"), arg("activation"),
+             arg("out"), arg("wanted"), arg("stream"));
 }
 
 }  // namespace normact::python

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "bindings/error.h"
+#include "bindings/torch_state.h"
 #include "normact/dlpack.h"
 
 namespace normact::python {
@@ -20,40 +21,20 @@ PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); 
 
 // ---- What may not be passed --------------------------------------------------------------------------------------
 
-bool is_true(nb::object value) { return value.ptr() == Py_True; }
-
 // Asked once a call, and before the tensors are: a backward has nine, and no gradient of its own to record.
-bool torch_records_gradients(Call& call) {
-  static PyObject* const is_grad_enabled =
-      nb::object(nb::module_::import_("torch").attr("is_grad_enabled")).release().ptr();
-  if (!call.torch_records_gradients)
-    call.torch_records_gradients = is_true(nb::steal(PyObject_CallNoArgs(is_grad_enabled)));
+bool records_gradients(Call& call) {
+  if (!call.torch_records_gradients) call.torch_records_gradients = torch_records_gradients();
   return *call.torch_records_gradients;
-}
-
-nb::object torch_tensor_attribute(const char* name) { return nb::module_::import_("torch").attr("Tensor").attr(name); }
-
-// Through the property of the class, which need not be looked up in the object's.
-bool requires_grad(PyObject* object) {
-  static PyObject* const property = torch_tensor_attribute("requires_grad").release().ptr();
-  static const auto get = reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(property), Py_tp_descr_get));
-  return is_true(nb::steal(get(property, object, reinterpret_cast<PyObject*>(Py_TYPE(object)))));
-}
-
-bool is_negated(PyObject* object) {
-  static PyObject* const is_neg = torch_tensor_attribute("is_neg").release().ptr();
-  PyObject* args[] = {nullptr, object};
-  return is_true(nb::steal(PyObject_Vectorcall(is_neg, args + 1, kOneArgument, nullptr)));
 }
 
 // DLPack knows nothing of autograd and of torch's lazy negation: the memory alone would give silently wrong results.
 void check_torch(PyObject* object, const char* name, Call& call) {
-  if (torch_records_gradients(call) && requires_grad(object)) {
+  if (records_gradients(call) && torch_requires_grad(object)) {
     raise(PyExc_ValueError, call.function, ": ", name,
           " requires grad, and this function records no gradient; expected a call under torch.no_grad(), a tensor "
           "after .detach(), or the differentiable function of normact.torch");
   }
-  if (is_negated(object)) {
+  if (torch_is_negated(object)) {
     raise(PyExc_ValueError, call.function, ": ", name,
           " has its negative bit set (a view that negates lazily); expected a tensor after .resolve_neg()");
   }
@@ -154,6 +135,22 @@ void TensorArg::read_optional_count(nb::handle object, const char* name, Call& c
 
 void TensorArg::read_bytes(nb::handle object, const char* name, Call& call) {
   take(object.ptr(), name, Access::write, call);
+}
+
+bool TensorArg::read_joined(nb::handle mean, nb::handle rstd, Access access, Call& call, TensorArg* second) {
+  if (rstd.ptr() != Py_True) return false;
+  read(mean, "mean", access, call);
+  if (tensor_.ndim < 1 || tensor_.ndim > kMaxDims || tensor_.shape[0] != 2 || tensor_.strides == nullptr) {
+    raise(PyExc_ValueError, call.function, ": mean is to hold mean and rstd; expected a tensor of shape (2, ...)");
+  }
+  const int64_t step = tensor_.strides[0] * (tensor_.dtype_bits / 8);
+  ++tensor_.shape;
+  ++tensor_.strides;
+  --tensor_.ndim;
+  second->tensor_ = tensor_;
+  second->tensor_.byte_offset += static_cast<uint64_t>(step);
+  second->present_ = true;
+  return true;
 }
 
 bool TensorArg::on_cuda() const {

@@ -38,6 +38,10 @@ class TensorArg {
   /// The same, but None means absent.
   void read_optional(nb::handle object, const char* name, Access access, Call& call);
 
+  /// If `rstd` is True, takes an array of shape (2, ...) that holds both statistics: this becomes its first half,
+  /// `second` the other, which lives in the memory of this. Else it does nothing and says so.
+  bool read_joined(nb::handle mean, nb::handle rstd, Access access, Call& call, TensorArg* second);
+
   /// Takes an array of uint8, or None.
   void read_optional_mask(nb::handle object, const char* name, Access access, Call& call);
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from normact import _core
-from normact.arrays import family_of, handed_over, workspace
-from normact.outputs import ALL, Wanted, check_unwanted, named, unpack
+from normact.arrays import family_of, mask_bytes
+from normact.outputs import ALL, Wanted
 
 KINDS = _core.ACTIVATIONS
 #: The kinds whose gradients go back from their output: what comes next keeps that in any case, and x may go.
@@ -27,6 +27,11 @@ class ActivationGrads(NamedTuple):
 
     dx: Any
     dbias: Any
+
+
+# Of each output its name and that of the array which it is like.
+_OUTPUTS = (("y", "x"), ("mask", "x"))
+_GRADIENTS = {name: (("dx", name), ("dbias", "bias")) for name in ("x", "y", "dy")}
 
 
 def kind_number(function: str, kind: Any, argument: str = "kind") -> int:
@@ -69,21 +74,16 @@ def forward(
             return forward(function, kind, x, bias, axis, alpha, beta, threshold, return_mask, out, None, found)
     number = kind_number(function, kind)
     alpha, beta, threshold = numbers(kind, alpha, beta, threshold)
-    if out is not None and not return_mask and not isinstance(out, tuple):  # the shortest way
-        _core.activation_forward(function, number, x, bias, out, None, axis, alpha, beta, threshold, handle, workspace)
-        return out
-    given = y, mask = (None, None) if out is None else unpack(function, out, ActivationOutput._fields)
-    if mask is not None:
-        check_unwanted(function, given, ActivationOutput._fields, (True, return_mask))
-    family = family_of(x, function)
-    if y is None:
-        y = family.empty_like(x)
-    if return_mask and mask is None:
-        mask = family.empty_mask(x)
-    _core.activation_forward(function, number, x, bias, y, mask, axis, alpha, beta, threshold, handle, workspace)
-    if family.hands_over:
-        y, mask = handed_over((y, mask), given, (x, x), function)
-    return ActivationOutput(y, mask) if return_mask else y
+    if not return_mask and not isinstance(out, tuple):  # y alone, by the shortest way
+        family = None if out is not None else family_of(x, function)
+        y = out if family is None else family.empty_like(x)
+        _core.activation_forward(function, number, x, bias, y, None, axis, alpha, beta, threshold, handle, out is None)
+        return y if family is None or not family.hands_over else family.hand_over(y, x)
+    likes = x, mask_bytes(x) if return_mask else None
+    done = y, mask = _core.outputs(function, out, _OUTPUTS, likes, None)
+    _core.activation_forward(function, number, x, bias, y, mask, axis, alpha, beta, threshold, handle, out is None)
+    found = _core.finish(ActivationOutput, done, out, _OUTPUTS, likes, function)
+    return found if return_mask else found[0]
 
 
 def backward(
@@ -114,22 +114,12 @@ def backward(
             return backward(function, kind, *arrays, *options, out, None, wanted, found)
     number = kind_number(function, kind)
     alpha, beta, threshold = numbers(kind, alpha, beta, threshold)
-    if bias is None and out is not None and not isinstance(out, tuple):  # the shortest way
-        _core.activation_backward(
-            function, number, dy, x, None, y, mask, out, None, axis, alpha, beta, threshold, handle, workspace
-        )
-        return ActivationGrads(out, None)
-    given = dx, dbias = (None, None) if out is None else unpack(function, out, ActivationGrads._fields)
-    if dbias is not None:
-        check_unwanted(function, given, ActivationGrads._fields, (True, bias is not None))
     # dx is laid out like the tensor that it is the gradient of, as far as that is at hand.
     name, like = ("x", x) if x is not None else ("y", y) if y is not None else ("dy", dy)
-    family = family_of(like, function, name)
-    if dx is None:
-        dx = family.empty_like(like)
-    if bias is not None and dbias is None and wanted[1]:
-        dbias = family_of(bias, function, "bias").empty_like(bias)
+    names, likes = _GRADIENTS[name], (like, bias)
+    done = dx, dbias = _core.outputs(function, out, names, likes, wanted)
+    fresh = out is None
     _core.activation_backward(
-        function, number, dy, x, bias, y, mask, dx, dbias, axis, alpha, beta, threshold, handle, workspace
+        function, number, dy, x, bias, y, mask, dx, dbias, axis, alpha, beta, threshold, handle, fresh
     )
-    return named(ActivationGrads, handed_over((dx, dbias), given, (like, bias), function))
+    return _core.finish(ActivationGrads, done, out, names, likes, function)

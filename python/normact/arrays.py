@@ -57,17 +57,9 @@ class Family:
         """The same for so many uint8."""
         return self.empty_like(x)  # raises
 
-    def empty_mask(self, x: Any) -> Any:
-        """Room for one bit of each element of x."""
-        return self.empty_bytes(x, (math.prod(x.shape) + 7) // 8)
-
     def writable(self, x: Any) -> Any:
         """x itself, or of what is immutable a copy to write to, which hand_over() then gives away."""
         return x
-
-    def workspace(self, x: Any, nbytes: int) -> Any:
-        """Bytes on the GPU of x, aligned to 256; never handed over."""
-        return self.empty_bytes(x, nbytes)
 
     #: Whether hand_over() does anything.
     hands_over = False
@@ -108,12 +100,6 @@ class _Torch(Family):
         dtype = self._float64 if x.dtype is self._float64 else self._float32
         # PyTorch reads single sizes in half of the time that a torch.Size takes.
         return x.new_empty(*shape, dtype=dtype) if shape else x.new_empty(shape, dtype=dtype)
-
-    def moments(self, x: Any, shape: tuple[int, ...], mean: Any, rstd: Any) -> tuple[Any, Any]:
-        if mean is not None or rstd is not None:
-            return super().moments(x, shape, mean, rstd)
-        mean = self.empty_stats(x, shape)
-        return mean, self.empty_like(mean)  # which is the faster function
 
     def empty(self, x: Any, shape: tuple[int, ...]) -> Any:
         return x.new_empty(shape)
@@ -296,20 +282,33 @@ def handed_over(
     done: tuple[Any, ...], given: tuple[Any, ...], likes: tuple[Any, ...], function: str
 ) -> tuple[Any, ...]:
     """What the caller gets for outputs that were given, or made each like another array; None stays None."""
-    for array in done:
-        if type(array) in _LENT:
-            break
-    else:
-        return done
     return tuple(
-        array if array is theirs or array is None else family_of(like, function).hand_over(array, like)
+        array if array is theirs or type(array) not in _LENT else family_of(like, function).hand_over(array, like)
         for array, theirs, like in zip(done, given, likes, strict=True)
     )
 
 
-def workspace(x: Any, nbytes: int) -> Any:
-    """Bytes on the GPU of x, from the allocator of its library."""
-    return family_of(x, "workspace").workspace(x, nbytes)
+# ---- What the bindings call: the likes of other libraries than PyTorch ----
+
+
+def make_like(x: Any, function: str, name: str) -> Any:
+    """An uninitialised array with the shape, dtype, device and, as far as possible, memory layout of x."""
+    return family_of(x, function, name).empty_like(x)
+
+
+def make_statistic(x: Any, shape: tuple[int, ...], function: str, name: str) -> Any:
+    """The same for a statistic of x."""
+    return family_of(x, function, name).empty_stats(x, shape)
+
+
+def make_bytes(x: Any, count: int) -> Any:
+    """The same for so many uint8."""
+    return family_of(x, "make_bytes").empty_bytes(x, count)
+
+
+def mask_bytes(x: Any) -> int:
+    """The bytes of one bit for each element of x."""
+    return (math.prod(x.shape) + 7) // 8
 
 
 def stream_handle(stream: Any) -> int:

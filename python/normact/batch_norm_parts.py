@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from normact import _core
-from normact.arrays import family_of, handed_over, workspace
+from normact.arrays import family_of, handed_over, mask_bytes
 from normact.channel_calls import (
+    BATCH_OUTPUTS,
     BatchInputs,
     BatchNormOutput,
     on_stream,
     size_along,
 )
-from normact.norm_calls import NormGrads, activation_argument
-from normact.outputs import check_unwanted, unpack
+from normact.norm_calls import GRADIENTS, NormGrads, activation_argument
 
 
 class BatchNormMerged(NamedTuple):
@@ -72,11 +72,11 @@ def batch_norm_statistics(x: Any, *, channel_axis: int = 1, out: Any = None, str
     [[2.0, 5.0], [2.0, 0.0], [2.0, 2.0]]
     """
     function = "batch_norm_statistics"
-    (moments,) = given = unpack(function, out, ("moments",))
+    (moments,) = given = _core.unpack(function, out, (("moments", "x"),))
     with on_stream(x, stream, function) as handle:
         if moments is None:
             moments = family_of(x, function).empty_stats(x, (3, size_along(x, channel_axis)))
-        _core.batch_norm_statistics(x, moments, channel_axis, handle, workspace)
+        _core.batch_norm_statistics(x, moments, channel_axis, handle)
         return handed_over((moments,), given, (x,), function)[0]
 
 
@@ -134,7 +134,7 @@ def batch_norm_merge(
     ([3.0], [3.5])
     """
     function = "batch_norm_merge"
-    mean, rstd = unpack(function, out, ("mean", "rstd"))
+    mean, rstd = _core.unpack(function, out, (("mean", "moments"), ("rstd", "moments")))
     given = (mean, rstd, running_mean, running_var, num_batches_tracked)
     likes = (moments, moments, running_mean, running_var, num_batches_tracked)
     with on_stream(moments, stream, function, "moments") as handle:
@@ -192,16 +192,12 @@ def batch_norm_apply(
     """
     function = "batch_norm_apply"
     act = activation_argument(function, activation, alpha)
-    given = y, _, _, mask = unpack(function, out, BatchNormOutput._fields)
-    if out is not None:
-        check_unwanted(function, given, BatchNormOutput._fields, (True, False, False, return_mask))
+    likes = x, None, None, mask_bytes(x) if return_mask else None
     with on_stream(x, stream, function) as handle:
-        y = family_of(x, function).empty_like(x) if y is None else y
-        if return_mask and mask is None:
-            mask = family_of(x, function).empty_mask(x)
+        done = y, _, _, mask = _core.outputs(function, out, BATCH_OUTPUTS, likes, None)
         _core.batch_norm_apply(x, weight, bias, addend, mean, rstd, y, mask, channel_axis, act, handle)
-        y, mask = handed_over((y, mask), (given[0], given[3]), (x, x), function)
-    return BatchNormOutput(y, None, None, mask) if return_mask else y
+        found = _core.finish(BatchNormOutput, done, out, BATCH_OUTPUTS, likes, function)
+    return found if return_mask else found[0]
 
 
 def batch_norm_reduce(
@@ -251,11 +247,11 @@ def batch_norm_reduce(
     function = "batch_norm_reduce"
     act = activation_argument(function, activation, alpha)
     arrays = BatchInputs(dy, x, weight, bias, addend, mean, rstd, y, mask)
-    (sums,) = given = unpack(function, out, ("sums",))
+    (sums,) = given = _core.unpack(function, out, (("sums", "x"),))
     with on_stream(x, stream, function) as handle:
         if sums is None:
             sums = family_of(x, function).empty_stats(x, (2, size_along(x, channel_axis)))
-        _core.batch_norm_reduce(*arrays, sums, channel_axis, act, handle, workspace)
+        _core.batch_norm_reduce(*arrays, sums, channel_axis, act, handle)
         return handed_over((sums,), given, (x,), function)[0]
 
 
@@ -315,15 +311,8 @@ def batch_norm_input_gradient(
     function = "batch_norm_input_gradient"
     act = activation_argument(function, activation, alpha)
     arrays = BatchInputs(dy, x, weight, bias, addend, mean, rstd, y, mask)
-    wants_daddend = return_daddend or addend is not None
-    given = dx, _, _, daddend = unpack(function, out, NormGrads._fields)
-    if out is not None:
-        check_unwanted(function, given, NormGrads._fields, (True, False, False, wants_daddend))
+    likes = x, None, None, x if return_daddend or addend is not None else None
     with on_stream(x, stream, function) as handle:
-        family = family_of(x, function)
-        dx = family.empty_like(x) if dx is None else dx
-        if wants_daddend and daddend is None:
-            daddend = family.empty_like(x)
+        done = dx, _, _, daddend = _core.outputs(function, out, GRADIENTS, likes, None)
         _core.batch_norm_input_gradient(*arrays, sums, count, dx, daddend, channel_axis, act, handle)
-        dx, daddend = handed_over((dx, daddend), (given[0], given[3]), (x, x), function)
-    return NormGrads(dx, None, None, daddend)
+        return _core.finish(NormGrads, done, out, GRADIENTS, likes, function)

@@ -8,9 +8,9 @@ import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from normact import _core
-from normact.arrays import family_of, handed_over, workspace
-from normact.norm_calls import NormGrads
-from normact.outputs import ALL, Wanted, check_unwanted, named, unpack
+from normact.arrays import family_of, mask_bytes
+from normact.norm_calls import GRADIENTS, NormGrads
+from normact.outputs import ALL, JOINED, Joined, Wanted
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -33,7 +33,9 @@ class GroupNormOutput(NamedTuple):
     rstd: Any
 
 
-_NOTHING = (None, None, None, None)
+# Of each output its name and that of the array which it is like.
+BATCH_OUTPUTS = (("y", "x"), ("mean", "x"), ("rstd", "x"), ("mask", "x"))
+_GROUP_OUTPUTS = BATCH_OUTPUTS[:3]
 _CURRENT = contextlib.nullcontext()
 
 
@@ -42,9 +44,11 @@ def on_stream(like: Any, stream: Any, function: str, name: str = "x") -> Abstrac
     return _CURRENT if stream is None else family_of(like, function, name).on_stream(like, stream)
 
 
-def new_vector(like: Any, function: str, name: str) -> Any:
-    """An uninitialised array like a weight or bias, or None for None."""
-    return None if like is None else family_of(like, function, name).empty_like(like)
+def statistics(shape: tuple[int, ...], wanted: bool | Joined) -> tuple[Any, Any]:
+    """What mean and rstd of this shape are like, for `_core.outputs`."""
+    if wanted == JOINED:
+        return (2, *shape), None
+    return (shape, shape) if wanted else (None, None)
 
 
 def size_along(x: Any, axis: Any) -> int:
@@ -96,7 +100,7 @@ def batch_forward(
     eps: float,
     momentum: float | None,
     act: tuple[Any, ...] | None,
-    return_stats: bool,
+    return_stats: bool | Joined,
     return_mask: bool,
     out: Any,
     stream: Any,
@@ -109,23 +113,18 @@ def batch_forward(
         with family_of(x, function).on_stream(x, stream) as found:
             return batch_forward(function, arrays, *options, return_stats, return_mask, out, None, found)
     more = return_stats or return_mask
-    if out is not None and not more and not isinstance(out, tuple):  # the shortest way
-        _core.batch_norm_forward(function, *arrays, out, None, None, None, *options, handle, workspace)
-        return out
-    given = y, mean, rstd, mask = _NOTHING if out is None else unpack(function, out, BatchNormOutput._fields)
-    if out is not None:
-        check_unwanted(function, given, BatchNormOutput._fields, (True, return_stats, return_stats, return_mask))
-    family = family_of(x, function)
-    y = family.empty_like(x) if y is None else y
-    if return_stats and (mean is None or rstd is None):
-        mean, rstd = family.moments(x, (size_along(x, channel_axis),), mean, rstd)
-    if return_mask and mask is None:
-        mask = family.empty_mask(x)
-    _core.batch_norm_forward(function, *arrays, y, mean, rstd, mask, *options, handle, workspace)
-    done = y, mean, rstd, mask
-    if family.hands_over:
-        done = y, *_ = handed_over(done, given, (x,) * 4, function)
-    return named(BatchNormOutput, done) if more else y
+    if not more and not isinstance(out, tuple):  # y alone, by the shortest way
+        family = None if out is not None else family_of(x, function)
+        y = out if family is None else family.empty_like(x)
+        _core.batch_norm_forward(function, *arrays, y, None, None, None, *options, handle, out is None)
+        return y if family is None or not family.hands_over else family.hand_over(y, x)
+    mean_like, rstd_like = statistics((size_along(x, channel_axis),) if return_stats else (), return_stats)
+    likes = x, mean_like, rstd_like, mask_bytes(x) if return_mask else None
+    done = y, mean, rstd, mask = _core.outputs(function, out, BATCH_OUTPUTS, likes, None)
+    rstd = True if return_stats == JOINED else rstd
+    _core.batch_norm_forward(function, *arrays, y, mean, rstd, mask, *options, handle, out is None)
+    found = _core.finish(BatchNormOutput, done, out, BATCH_OUTPUTS, likes, function)
+    return found if more else found[0]
 
 
 class BatchInputs(NamedTuple):
@@ -161,21 +160,11 @@ def batch_backward(
         with family_of(x, function).on_stream(x, stream) as found:
             return batch_backward(function, arrays, *options, None, wanted, found)
     wants_daddend = (return_daddend or arrays.addend is not None) and wanted[3]
-    given = dx, dweight, dbias, daddend = _NOTHING if out is None else unpack(function, out, NormGrads._fields)
-    if out is not None:
-        check_unwanted(function, given, NormGrads._fields, (True, weight is not None, bias is not None, wants_daddend))
-    family = family_of(x, function)
-    dx = family.empty_like(x) if dx is None else dx
-    dweight = new_vector(weight, function, "weight") if dweight is None and wanted[1] else dweight
-    dbias = new_vector(bias, function, "bias") if dbias is None and wanted[2] else dbias
-    if wants_daddend and daddend is None:
-        daddend = family.empty_like(x)
-    _core.batch_norm_backward(
-        function, *arrays, dx, dweight, dbias, daddend, training, channel_axis, act, handle, workspace
-    )
-    done = (dx, dweight, dbias, daddend)
-    likes = (x, weight, bias, x)
-    return named(NormGrads, handed_over(done, given, likes, function))
+    likes = x, weight, bias, x if wants_daddend else None
+    done = dx, dweight, dbias, daddend = _core.outputs(function, out, GRADIENTS, likes, wanted)
+    last = training, channel_axis, act, handle, out is None
+    _core.batch_norm_backward(function, *arrays, dx, dweight, dbias, daddend, *last)
+    return _core.finish(NormGrads, done, out, GRADIENTS, likes, function)
 
 
 # ---- Group and instance norm ----
@@ -189,7 +178,7 @@ def group_forward(
     eps: float,
     momentum: float,
     act: tuple[Any, ...] | None,
-    return_stats: bool,
+    return_stats: bool | Joined,
     out: Any,
     stream: Any,
     handle: int | None = None,
@@ -200,21 +189,18 @@ def group_forward(
     if stream is not None:
         with family_of(x, function).on_stream(x, stream) as found:
             return group_forward(function, arrays, *options, return_stats, out, None, found)
-    if out is not None and not return_stats and not isinstance(out, tuple):  # the shortest way
-        _core.group_norm_forward(function, *arrays, out, None, None, *options, handle, workspace)
-        return out
-    given = y, mean, rstd = _NOTHING[:3] if out is None else unpack(function, out, GroupNormOutput._fields)
-    if out is not None:
-        check_unwanted(function, given, GroupNormOutput._fields, (True, return_stats, return_stats))
-    family = family_of(x, function)
-    y = family.empty_like(x) if y is None else y
-    if return_stats and (mean is None or rstd is None):
-        mean, rstd = family.moments(x, (size_along(x, 0), _count(num_groups)), mean, rstd)
-    _core.group_norm_forward(function, *arrays, y, mean, rstd, *options, handle, workspace)
-    done = y, mean, rstd
-    if family.hands_over:
-        done = y, *_ = handed_over(done, given, (x,) * 3, function)
-    return named(GroupNormOutput, done) if return_stats else y
+    if not return_stats and not isinstance(out, tuple):  # y alone, by the shortest way
+        family = None if out is not None else family_of(x, function)
+        y = out if family is None else family.empty_like(x)
+        _core.group_norm_forward(function, *arrays, y, None, None, *options, handle, out is None)
+        return y if family is None or not family.hands_over else family.hand_over(y, x)
+    shape = (size_along(x, 0), _count(num_groups)) if return_stats else ()
+    likes = x, *statistics(shape, return_stats)
+    done = y, mean, rstd = _core.outputs(function, out, _GROUP_OUTPUTS, likes, None)
+    rstd = True if return_stats == JOINED else rstd
+    _core.group_norm_forward(function, *arrays, y, mean, rstd, *options, handle, out is None)
+    found = _core.finish(GroupNormOutput, done, out, _GROUP_OUTPUTS, likes, function)
+    return found if return_stats else found[0]
 
 
 def group_backward(
@@ -233,15 +219,11 @@ def group_backward(
     if stream is not None:
         with family_of(x, function).on_stream(x, stream) as found:
             return group_backward(function, arrays, num_groups, channel_axis, act, out, None, wanted, found)
-    given = dx, dweight, dbias, _ = _NOTHING if out is None else unpack(function, out, NormGrads._fields)
-    if out is not None:
-        check_unwanted(function, given, NormGrads._fields, (True, weight is not None, bias is not None, False))
-    dx = family_of(x, function).empty_like(x) if dx is None else dx
-    dweight = new_vector(weight, function, "weight") if dweight is None and wanted[1] else dweight
-    dbias = new_vector(bias, function, "bias") if dbias is None and wanted[2] else dbias
-    _core.group_norm_backward(function, *arrays, dx, dweight, dbias, num_groups, channel_axis, act, handle, workspace)
-    done = (dx, dweight, dbias, None)
-    return named(NormGrads, handed_over(done, given, (x, weight, bias, x), function))
+    likes = x, weight, bias, None
+    done = dx, dweight, dbias, _ = _core.outputs(function, out, GRADIENTS, likes, wanted)
+    last = num_groups, channel_axis, act, handle, out is None
+    _core.group_norm_backward(function, *arrays, dx, dweight, dbias, *last)
+    return _core.finish(NormGrads, done, out, GRADIENTS, likes, function)
 
 
 def instance_groups(x: Any, channel_axis: int, function: str) -> int:

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 from normact import _core
 from normact.activation_calls import ActivationGrads, kind_number, numbers
-from normact.arrays import family_of, handed_over, workspace
-from normact.outputs import ALL, Wanted, unpack
+from normact.arrays import family_of
+from normact.outputs import ALL, Wanted
 
 SEPARATE = _core.GATE_LAYOUTS["separate"]
-_INPUTS = ("gate", "up", "gate_bias", "up_bias")
+# Of each gradient its name and that of the array which it is like.
+_GRADIENTS = (("dgate", "gate"), ("dup", "up"), ("dgate_bias", "gate_bias"), ("dup_bias", "up_bias"))
+_PACKED_GRADIENTS = (("dx", "gate"), ("dbias", "gate_bias"))
 _PACKED = {name: number for name, number in _core.GATE_LAYOUTS.items() if number != SEPARATE}
 
 # axis, alpha, beta, threshold, limit, up_offset
@@ -90,7 +92,7 @@ def forward(
     biases = split_bias(function, bias, up)
     options = _options(kind, axis, alpha, beta, threshold, limit, up_offset)
     if stream is None and out is not None and not isinstance(out, tuple):  # the shortest way
-        _core.gated_forward(*call, gate, up, *biases, out, *options, None, workspace)
+        _core.gated_forward(*call, gate, up, *biases, out, *options, None)
         return out
     if stream is None:
         return _forward_on(call, gate, up, biases, options, out, None)
@@ -107,12 +109,12 @@ def _forward_on(
     out: Any,
     handle: int | None,
 ) -> Any:
-    (given,) = unpack(call[0], out, ("y",))
+    (given,) = _core.unpack(call[0], out, (("y", "gate"),))
     family = family_of(gate, call[0], "gate")
     y = given
     if y is None:
         y = family.empty(gate, _half_shape(gate, options[0])) if up is None else family.empty_like(gate)
-    _core.gated_forward(*call, gate, up, *biases, y, *options, handle, workspace)
+    _core.gated_forward(*call, gate, up, *biases, y, *options, handle)
     return y if y is given else family.hand_over(y, gate)
 
 
@@ -158,22 +160,10 @@ def _backward_on(
     """Every gradient is like its input, so one rule makes and returns all four. Those of biases may be unwanted."""
     function = call[0]
     if up is None:
-        dx, dbias = unpack(function, out, ActivationGrads._fields)
-        given = dx, None, dbias, None
-        names = "dx", "", "dbias", ""
+        kind, names, likes, made = ActivationGrads, _PACKED_GRADIENTS, (gate, biases[0]), (True, wanted[2])
     else:
-        given = unpack(function, out, GatedGrads._fields)
-        names = GatedGrads._fields
-    inputs = gate, up, *biases
-    made = True, True, *wanted[2:]
-    found = []
-    for name, input_name, array, like, wants in zip(names, _INPUTS, given, inputs, made, strict=True):
-        if array is not None and like is None:
-            raise ValueError(f"{function}: out.{name} is given, but this call does not produce it; expected None")
-        if array is None and wants and (like is not None or input_name == "gate"):
-            array = family_of(like, function, input_name).empty_like(like)
-        found.append(array)
-    dgate, dup, dgate_bias, dup_bias = found
-    _core.gated_backward(*call, dy, *inputs, dgate, dup, dgate_bias, dup_bias, *options, handle, workspace)
-    done = handed_over(tuple(found), given, inputs, function)
-    return ActivationGrads(done[0], done[2]) if up is None else GatedGrads(*done)
+        kind, names, likes, made = GatedGrads, _GRADIENTS, (gate, up, *biases), (True, True, *wanted[2:])
+    done = _core.outputs(function, out, names, likes, made)
+    dgate, dup, dgate_bias, dup_bias = done if up is not None else (done[0], None, done[1], None)
+    _core.gated_backward(*call, dy, gate, up, *biases, dgate, dup, dgate_bias, dup_bias, *options, handle)
+    return _core.finish(kind, done, out, names, likes, function)

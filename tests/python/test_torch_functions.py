@@ -48,10 +48,11 @@ def test_frozen_tensors_cost_nothing(case: Case, compiled: bool, monkeypatch: py
     """The backward is called without the gradient of a frozen parameter or addend; the others have the same bits."""
     counts: list[int] = []
 
-    def counting(function: Callable[..., None]) -> Callable[..., None]:
-        def count(*args: Any) -> None:
-            counts.append(sum(isinstance(arg, torch.Tensor) for arg in args))
-            function(*args)
+    def counting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*args: Any) -> Any:
+            found = function(*args)
+            counts.append(sum(isinstance(array, torch.Tensor) for array in (*args, *(found or ()))))
+            return found
 
         return count
 

@@ -80,10 +80,10 @@ def _apply(
         dim = negative(function, dim, "input", input)
     options = (kind, dim, alpha, beta, threshold)
     if not inplace:
-        return call(ACTIVATION, matched((input,), (bias,)), options)
+        return call(ACTIVATION, matched((input, bias)), options)
     # The backward reads the input as it was, if it does not go from the output.
     kept = input.clone() if torch.is_grad_enabled() and kind not in FROM_OUTPUT else input
-    return input.copy_(call(ACTIVATION, matched((kept,), (bias,)), options))
+    return input.copy_(call(ACTIVATION, matched((kept, bias)), options))
 
 
 # ---- One function per kind ----

@@ -6,18 +6,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, is_grad_enabled
 from torch._C._functorch import peek_interpreter_stack
-from torch.autograd import forward_ad
 from torch.compiler import is_compiling
-from torch.nn import Parameter
 
+from normact import _core
 from normact.torch import sharding
-from normact.torch.functions import is_plain
 
 if TYPE_CHECKING:
     from normact.torch.functions import Calls
     from normact.torch.op import Options, Tensors
+
+_torch_way, _RECORDED, _WATCHED = _core.torch_way, _core.RECORDED, _core.WATCHED
 
 
 def call(calls: Calls, tensors: Tensors, options: Options) -> Any:
@@ -33,20 +32,13 @@ def call(calls: Calls, tensors: Tensors, options: Options) -> Any:
     if is_compiling():
         sharding.register()
         return _functional(calls, calls.forward_op, tensors, options)
-    plain, gradient = is_plain(), False
-    for tensor in tensors:
-        if tensor is not None:
-            kind = type(tensor)
-            if kind is not Tensor and kind is not Parameter:
-                _check_tensors(op.name, op.tensors, tensors)
-                plain = False
-            elif not gradient and tensor.requires_grad:
-                gradient = True
-    if not plain or tensors[0].is_meta:
+    way = _torch_way(tensors)
+    if way == _WATCHED:
+        _check_tensors(op.name, op.tensors, tensors)
         sharding.register()
         inside = peek_interpreter_stack() is not None
         return _functional(calls, calls.transformed.apply if inside else calls.forward_op, tensors, options)
-    if (gradient and is_grad_enabled()) or forward_ad._current_level >= 0:
+    if way == _RECORDED:
         return calls.eager(*tensors, options)
     outputs = op.forward(tensors, options, False)
     return outputs[0] if op.returned == 1 else outputs[: op.returned]

@@ -63,7 +63,7 @@ def group_norm(
     [[-1.0, 1.0, -1.0, 1.0]]
     """
     check_tensor("group_norm", "input", input)
-    return call(GROUP_NORM, matched((input,), (weight, bias)), (num_groups, eps, activation, alpha))
+    return call(GROUP_NORM, matched((input, weight, bias)), (num_groups, eps, activation, alpha))
 
 
 def instance_norm(
@@ -91,7 +91,7 @@ def instance_norm(
     [[[-1.0, 1.0], [-1.0, 1.0]]]
     """
     check_tensor("instance_norm", "input", input)
-    tensors = matched((input,), (weight, bias))
+    tensors = matched((input, weight, bias))
     if not use_input_stats:
         return call(BATCH_NORM, tensors + kept_in(input, running_mean, running_var), (False, eps, activation, alpha))
     if input.ndim < 2:
@@ -166,9 +166,9 @@ def batch_norm(
     check_tensor("batch_norm", "input", input)
     running = kept_in(input, running_mean, running_var)
     if addend is None:
-        tensors, plain, updating = matched((input,), (weight, bias)), BATCH_NORM, BATCH_NORM_UPDATE
+        tensors, plain, updating = matched((input, weight, bias)), BATCH_NORM, BATCH_NORM_UPDATE
     else:
-        tensors, plain, updating = matched((input, addend), (weight, bias)), BATCH_NORM_ADD, BATCH_NORM_ADD_UPDATE
+        tensors, plain, updating = matched((input, addend, weight, bias), 2), BATCH_NORM_ADD, BATCH_NORM_ADD_UPDATE
     options = (bool(training), eps, activation, alpha)
     if not training or (running_mean is None and running_var is None):
         return call(plain, tensors + running, options)

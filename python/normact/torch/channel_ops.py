@@ -41,7 +41,8 @@ def _group(name: str, updates: bool) -> Op:
     def backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wanted) -> Tensors:
         num_groups, _, activation, alpha, *_ = options
         act = activation_argument(backward_name, activation, alpha)
-        arrays = (grads[0], *saved)
+        *front, rstd = saved
+        arrays = (grads[0], *front, True if rstd is None else rstd)
         return channel_calls.group_backward(backward_name, arrays, num_groups, 1, act, None, None, wanted)
 
     def empty(tensors: Tensors, options: Options) -> Tensors:
@@ -105,6 +106,7 @@ def _batch(name: str, addend: bool, updates: bool) -> Op:
         x, weight, bias, added, mean, rstd, y = saved
         training, _, activation, alpha, *_ = options
         act = activation_argument("batch_norm_backward", activation, alpha)
+        rstd = True if rstd is None else rstd
         arrays = channel_calls.BatchInputs(grads[0], x, weight, bias, added, mean, rstd, y, None)
         return channel_calls.batch_backward("batch_norm_backward", arrays, training, 1, act, addend, None, None, wanted)
 

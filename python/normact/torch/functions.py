@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import is_grad_enabled
-from torch._C import _get_tracing_state, _len_torch_dispatch_stack
 from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack
 from torch.compiler import is_compiling
 
+from normact import _core
+from normact.outputs import JOINED
 from normact.torch import library, sharding
 
 if TYPE_CHECKING:
@@ -31,12 +32,6 @@ class Calls(NamedTuple):
     backward_op: Any
     eager: Any
     transformed: Any
-
-
-def is_plain() -> bool:
-    """Whether nothing watches or transforms the operations of PyTorch, so that memory may be worked on directly."""
-    traced = _get_tracing_state() is not None  # by torch.jit.trace
-    return not traced and not _len_torch_dispatch_stack() and peek_interpreter_stack() is None
 
 
 def build(op: Op) -> Calls:
@@ -86,6 +81,7 @@ def _backward(op: Op, backward_op: Any, once: Any, plain: bool) -> Any:
     Of `plain` tensors, where nothing watches, memory is worked on directly; their options are one tuple.
     """
     run, returned, count = op.backward, op.returned, 1 if plain else len(op.options)
+    is_plain, mean = _core.torch_is_plain, op.saved.index("mean") if "mean" in op.saved else None
     placed = operator.itemgetter(*(0 if place is None else place + 1 for place in op.gradient_of), *(0,) * count)
     wanted_of: dict[tuple[bool, ...], Wanted] = {}
 
@@ -108,6 +104,8 @@ def _backward(op: Op, backward_op: Any, once: Any, plain: bool) -> Any:
                     raise batched_refusal(op.name) from None
                 raise
         else:
+            if mean is not None and saved[mean + 1] is None:  # joined by _eager
+                saved = (*saved[:mean], *saved[mean].unbind(), *saved[mean + 2 :])
             inside = peek_interpreter_stack() is not None and not is_compiling()
             made = iter((once.apply if inside else backward_op)(*grads, *saved, *options, wanted))
             found = [next(made) if there else None for there in op.present(saved, wanted)]
@@ -126,10 +124,11 @@ def _eager(op: Op, backward: Any) -> Any:
 
     def forward(ctx: Any, *args: Any) -> Any:
         tensors, options = args[:-1], args[-1]
-        outputs = run(tensors, options, True)
-        ctx.save_for_backward(*saves(tensors, outputs, options))
+        outputs = run(tensors, options, JOINED)
+        # What save_for_backward() and set_materialize_grads() do.
+        ctx.to_save = saves(tensors, outputs, options)
+        ctx.materialize_grads = False
         ctx.options = options
-        ctx.set_materialize_grads(False)
         return outputs[0] if returned == 1 else outputs[:returned]
 
     made = _function(f"Normact_{op.name}", forward=forward, backward=backward)

@@ -95,7 +95,7 @@ def _apply(
     check_tensor(function, "gate", gate)
     dim = negative(function, dim, "gate", gate)
     options = (kind, layout, dim, alpha, beta, threshold, limit, up_offset)
-    return call(GATED, matched((gate, up), split_bias(function, bias, up)), options)
+    return call(GATED, matched((gate, up, *split_bias(function, bias, up)), 2), options)
 
 
 def glu(gate: Tensor, up: Tensor | None = None, *, layout: str = "split", dim: int = -1, bias: Any = None) -> Tensor:

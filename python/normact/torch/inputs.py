@@ -17,19 +17,21 @@ def check_tensor(function: str, name: str, value: Any) -> None:
         raise not_a_tensor(function, name, value)
 
 
-def matched(like: tuple[Any, ...], parameters: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+def matched(tensors: tuple[Any, ...], count: int = 1) -> tuple[Any, ...]:
     """The tensors in dtypes that go together, which differ only under autocast.
 
-    There matmuls give the low dtype, and what did not come from one is float32. So the tensors of the first argument
-    take the widest dtype among them, as PyTorch's addition and multiplication do, and a parameter is made float32 if
-    it has neither that nor the data's dtype. Without autocast nothing is converted: the library refuses a mixture.
+    There matmuls give the low dtype, and what did not come from one is float32. So the first `count` tensors take the
+    widest dtype among them, as PyTorch's addition and multiplication do, and the others, parameters, are made float32
+    if they have neither that nor the data's dtype. Without autocast nothing is converted: the library refuses a
+    mixture.
     """
     if not _is_any_autocast_enabled():
-        return like + parameters
+        return tensors
+    like, parameters = tensors[:count], tensors[count:]
     device = like[0].device.type
     # Not torch.amp.is_autocast_available(device), which PyTorch 2.11 cannot trace.
     if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
-        return like + parameters
+        return tensors
     dtype = like[0].dtype
     for tensor in like:
         if tensor is not None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from normact.torch.call import call, nested
-from normact.torch.inputs import check_tensor, matched
+from normact.torch.call import call, nested, not_a_tensor
+from normact.torch.inputs import matched
 from normact.torch.row_ops import ADD_LAYER_NORM, ADD_RMS_NORM, LAYER_NORM, RMS_NORM
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def layer_norm(
     axis = trailing("layer_norm", input, normalized_shape)
     options = (axis, eps, weight_offset, activation, alpha)
     if residual is None:
-        return call(LAYER_NORM, matched((input,), (weight, bias)), options)
-    return call(ADD_LAYER_NORM, matched((input, residual), (weight, bias)), options)
+        return call(LAYER_NORM, matched((input, weight, bias)), options)
+    return call(ADD_LAYER_NORM, matched((input, residual, weight, bias), 2), options)
 
 
 def rms_norm(
@@ -117,8 +117,8 @@ def rms_norm(
         eps = _EPS64 if input.dtype == torch.float64 else _EPS32
     options = (axis, eps, weight_offset, activation, alpha)
     if residual is None:
-        return call(RMS_NORM, matched((input,), (weight, bias)), options)
-    return call(ADD_RMS_NORM, matched((input, residual), (weight, bias)), options)
+        return call(RMS_NORM, matched((input, weight, bias)), options)
+    return call(ADD_RMS_NORM, matched((input, residual, weight, bias), 2), options)
 
 
 _EPS32 = torch.finfo(torch.float32).eps
@@ -128,13 +128,17 @@ _LAST = (-1,)
 
 def trailing(function: str, input: Any, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
     """The axes that `normalized_shape` names. Raises ValueError if they are not of these sizes."""
-    check_tensor(function, "input", input)
+    if not isinstance(input, torch.Tensor):
+        raise not_a_tensor(function, "input", input)
     try:
-        sizes = tuple(input.shape)  # a torch.Size takes four times as long to cut
+        sizes = input.shape
     except RuntimeError:
         if input.is_nested:
             raise nested(function, "input") from None
         raise
+    if type(normalized_shape) is tuple and len(normalized_shape) == 1 and sizes and sizes[-1] == normalized_shape[0]:
+        return _LAST  # as nearly always
+    sizes = tuple(sizes)  # a torch.Size takes four times as long to cut
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     count = len(shape)
     if not count or sizes[-count:] != shape:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from normact.outputs import Wanted
+from normact.outputs import Joined, Wanted
 
 Tensors = tuple[Any, ...]  # torch.Tensor, or None for an optional one that is not there
 Options = tuple[Any, ...]
@@ -43,8 +43,9 @@ class Op:
     gradients: tuple[tuple[str, ...], ...]
     #: For each tensor the place of its gradient among these, or None.
     gradient_of: tuple[int | None, ...]
-    #: (tensors, options, keep) -> all outputs; without `keep` at least those that the caller gets.
-    forward: Callable[[Tensors, Options, bool], Tensors]
+    #: (tensors, options, keep) -> all outputs; without `keep` at least those that the caller gets. With `JOINED` both
+    #: statistics may be one tensor in the place of mean, and rstd None; so are they then saved for the backward.
+    forward: Callable[[Tensors, Options, bool | Joined], Tensors]
     #: (gradients of what the caller got, saved, options, wanted) -> the gradients. One that does not exist is None, one
     #: that is not wanted may be.
     backward: Callable[[Tensors, Tensors, Options, Wanted], Tensors]

@@ -15,21 +15,17 @@ from normact.torch.op import Op, Options, Tensors, Wanted, statistic_dtype
 _OPTIONS = ("int[] axis", "float eps", "float weight_offset", "str? activation", "float? alpha")
 
 
-def _axes(axis: tuple[int, ...]) -> int | tuple[int, ...]:
-    """The argument of the raw functions, whose shortest way is an int."""
-    return axis[0] if len(axis) == 1 else tuple(axis)
-
-
 def _backward(kind: int, residual: bool) -> Callable[..., Tensors]:
     layer = kind == _core.LAYER
 
     def backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wanted) -> Tensors:
         if layer:
             x, weight, bias, mean, rstd = saved
+            rstd = True if rstd is None else rstd
         else:
             (x, weight, bias, rstd), mean = saved, None
         axis, _, weight_offset, activation, alpha = options
-        axes, dsum = _axes(axis), grads[1] if residual else None
+        dsum = grads[1] if residual else None
         return norm_calls.backward(
             kind,
             grads[0],
@@ -38,7 +34,7 @@ def _backward(kind: int, residual: bool) -> Callable[..., Tensors]:
             bias,
             mean,
             rstd,
-            axes,
+            axis,
             dsum,
             weight_offset,
             activation,
@@ -65,7 +61,7 @@ def _entry(name: str, kind: int, residual: bool) -> Op:
         else:
             (x, weight, bias), other = tensors, None
         found = norm_calls.forward(
-            kind, x, weight, bias, _axes(axis), eps, other, weight_offset, activation, alpha, keep, None, None
+            kind, x, weight, bias, axis, eps, other, weight_offset, activation, alpha, keep, None, None
         )
         if keep:
             return there(found)
