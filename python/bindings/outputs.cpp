@@ -155,12 +155,13 @@ nb::tuple outputs(const char* function, nb::handle out, nb::tuple names, nb::tup
   nb::handle statistic;
   for (Py_ssize_t i = 0; i < count; ++i) {
     const nb::handle like = item(likes, i), theirs = given[i];
-    if (like.is_none() && theirs.is_valid()) {
+    const bool produced = i == 0 || !like.is_none();  // of a missing x the sentence follows below
+    if (!produced && theirs.is_valid()) {
       raise(PyExc_ValueError, function, ": out.", text(item(item(names, i), 0)),
             " is given, but this call does not produce it; expected None");
     }
     nb::object entry = theirs.is_valid() ? nb::borrow(theirs) : nb::none();
-    const bool made = !theirs.is_valid() && !like.is_none() && wants(wanted, i);
+    const bool made = produced && !theirs.is_valid() && wants(wanted, i);
     if (made) entry = make(item(likes, 0), like, statistic, function, item(names, i));
     if (made && PyTuple_CheckExact(like.ptr())) statistic = entry;
     PyTuple_SetItem(done.ptr(), i, entry.release().ptr());
