@@ -78,9 +78,9 @@ struct Kept {
   bool rstd, mean, joined;
 };
 
-nb::object norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb::handle bias_object,
-                        nb::handle residual_object, nb::handle axis, nb::handle eps, nb::handle weight_offset,
-                        nb::handle activation, nb::handle out, nb::handle keep, nb::handle stream) {
+nb::any norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb::handle bias_object,
+                     nb::handle residual_object, nb::handle axis, nb::handle eps, nb::handle weight_offset,
+                     nb::handle activation, nb::handle out, nb::handle keep, nb::handle stream) {
   static PyObject* const type = of_python("NormOutput");
   static const nb::tuple names = nb::borrow<nb::tuple>(of_python("OUTPUTS"));
   Call call{forward_name(kind), StreamChoice(forward_name(kind), stream.ptr())};
@@ -129,15 +129,15 @@ nb::object norm_forward(int kind, nb::handle x_object, nb::handle weight_object,
         return normact_norm_forward_workspace(&desc, &args, exec, bytes);
       },
       [&](const normact_exec* exec) { return normact_norm_forward(&desc, &args, exec); });
-  if (alone) return finish(y_object, out, x_object, call.function);
-  const nb::object all = finish(type, done, out, names, likes, call.function);
-  return kept.rstd || !residual_object.is_none() ? all : nb::object(all[0]);
+  if (alone) return as_any(finish(y_object, out, x_object, call.function));
+  nb::any all = finish(type, done, out, names, likes, call.function);
+  return kept.rstd || !residual_object.is_none() ? all : as_any(all[0]);
 }
 
-nb::object norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::handle weight_object,
-                         nb::handle bias_object, nb::handle mean_object, nb::handle rstd_object,
-                         nb::handle dresidual_object, nb::handle axis, nb::handle weight_offset, nb::handle activation,
-                         nb::handle out, nb::handle wanted, nb::handle stream) {
+nb::any norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::handle weight_object,
+                      nb::handle bias_object, nb::handle mean_object, nb::handle rstd_object,
+                      nb::handle dresidual_object, nb::handle axis, nb::handle weight_offset, nb::handle activation,
+                      nb::handle out, nb::handle wanted, nb::handle stream) {
   static PyObject* const type = of_python("NormGrads");
   static const nb::tuple names = nb::borrow<nb::tuple>(of_python("GRADIENTS"));
   Call call{backward_name(kind), StreamChoice(backward_name(kind), stream.ptr())};

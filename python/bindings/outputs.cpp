@@ -169,8 +169,8 @@ nb::tuple outputs(const char* function, nb::handle out, nb::tuple names, nb::tup
   return done;
 }
 
-nb::object finish(nb::handle type, nb::tuple done, nb::handle out, nb::tuple names, nb::tuple likes,
-                  const char* function) {
+nb::any finish(nb::handle type, nb::tuple done, nb::handle out, nb::tuple names, nb::tuple likes,
+               const char* function) {
   static const auto make = reinterpret_cast<newfunc>(PyType_GetSlot(&PyTuple_Type, Py_tp_new));
   nb::object all = done;
   if (any_lent(done)) {
@@ -180,7 +180,7 @@ nb::object finish(nb::handle type, nb::tuple done, nb::handle out, nb::tuple nam
     all = nb::handle(hand_over())(done, unpack(function, out, names), nb::tuple(arrays), function);
   }
   const nb::object arguments = checked(PyTuple_Pack(1, all.ptr()));
-  return checked(make(reinterpret_cast<PyTypeObject*>(type.ptr()), arguments.ptr(), nullptr));
+  return as_any(checked(make(reinterpret_cast<PyTypeObject*>(type.ptr()), arguments.ptr(), nullptr)));
 }
 
 nb::object output(const char* function, nb::handle out, nb::tuple names, nb::handle like) {

@@ -11,6 +11,9 @@ namespace normact::python {
 
 namespace nb = nanobind;
 
+/// The same, for the type checkers of those who call: of a class that an argument names.
+inline nb::any as_any(nb::object object) { return nb::steal<nb::any>(object.release()); }
+
 /// The outputs of a call, an entry for each of `names`: those that out= gives, and new arrays for the rest.
 ///   names: of each output its name and that of the array which it is like, as ("dweight", "weight").
 ///   likes: of each output that array; or of a statistic of the first array its shape, or of a mask its bytes; None for
@@ -20,8 +23,7 @@ nb::tuple outputs(const char* function, nb::handle out, nb::tuple names, nb::tup
 
 /// What the caller gets of outputs(), as `type`: a class of tuples. Arrays made for an immutable library are handed
 /// over to it.
-nb::object finish(nb::handle type, nb::tuple done, nb::handle out, nb::tuple names, nb::tuple likes,
-                  const char* function);
+nb::any finish(nb::handle type, nb::tuple done, nb::handle out, nb::tuple names, nb::tuple likes, const char* function);
 
 /// Both for a call that has one output, like `like`, where out= is no tuple: by a shorter way.
 nb::object output(const char* function, nb::handle out, nb::tuple names, nb::handle like);

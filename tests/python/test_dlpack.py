@@ -377,11 +377,13 @@ def test_joined_statistics(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """Both statistics in one tensor, as normact.torch has them made, are the two."""
     x = torch.randn(shape).to(dtype)
     y, _, mean, rstd = normact.layer_norm(x, return_stats=True)
-    joined = _core.norm_forward(_core.LAYER, x, None, None, None, -1, 1e-5, 0.0, None, None, JOINED, None)
+    joined: Any = _core.norm_forward(_core.LAYER, x, None, None, None, -1, 1e-5, 0.0, None, None, JOINED, None)
     assert torch.equal(joined.y, y) and joined.rstd is None
     assert torch.equal(joined.mean, torch.stack([mean, rstd]))
     for pair in (joined.mean, torch.stack([mean, rstd], dim=-1).movedim(-1, 0)):  # at any strides
-        found = _core.norm_backward(_core.LAYER, y, x, None, None, pair, True, None, -1, 0.0, None, None, ALL, None)
+        found: Any = _core.norm_backward(
+            _core.LAYER, y, x, None, None, pair, True, None, -1, 0.0, None, None, ALL, None
+        )
         assert torch.equal(found.dx, normact.layer_norm_backward(y, x, mean=mean, rstd=rstd).dx)
 
 

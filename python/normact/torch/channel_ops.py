@@ -12,7 +12,7 @@ from normact import channel_calls
 from normact.activation_calls import FROM_OUTPUT
 from normact.norm_calls import activation_argument
 from normact.torch.functions import build
-from normact.torch.op import Op, Options, Tensors, Wanted, statistic_dtype
+from normact.torch.op import Joined, Op, Options, Tensors, Wanted, statistic_dtype
 
 _ACTIVATION = ("str? activation", "float? alpha")
 
@@ -28,7 +28,7 @@ def _group(name: str, updates: bool) -> Op:
     """Group norm, and instance norm with running statistics: as many groups as channels, and a momentum."""
     backward_name = f"{name}_backward"
 
-    def forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
+    def forward(tensors: Tensors, options: Options, keep: bool | Joined) -> Tensors:
         x, weight, bias, *running = tensors
         num_groups, eps, activation, alpha, *momentum = options
         act = activation_argument(name, activation, alpha)
@@ -81,7 +81,7 @@ def _batch(name: str, addend: bool, updates: bool) -> Op:
     front = ("x", *(("addend",) if addend else ()), "weight?", "bias?")
     normed = len(front)
 
-    def forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
+    def forward(tensors: Tensors, options: Options, keep: bool | Joined) -> Tensors:
         x, *added, weight, bias = tensors[:normed]
         training, eps, activation, alpha, *momentum = options
         act = activation_argument("batch_norm", activation, alpha)

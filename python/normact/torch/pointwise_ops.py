@@ -8,7 +8,7 @@ import torch
 from normact import activation_calls, gated_calls
 from normact.activation_calls import FROM_OUTPUT
 from normact.torch.functions import build
-from normact.torch.op import Op, Options, Tensors, Wanted
+from normact.torch.op import Joined, Op, Options, Tensors, Wanted
 
 # The tensors and options of an activation: kind, axis, alpha, beta, threshold.
 _ACTIVATION = ("str kind", "int axis", "float? alpha", "float? beta", "float? threshold")
@@ -19,7 +19,7 @@ def _dims(ndim: int, axis: int | None) -> list[int]:
     return [dim for dim in range(ndim) if axis is None or dim != axis % ndim]
 
 
-def _activation_forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
+def _activation_forward(tensors: Tensors, options: Options, keep: bool | Joined) -> Tensors:
     x, bias = tensors
     kind, axis, alpha, beta, threshold = options
     function = kind if kind in activation_calls.KINDS else "activation"
@@ -60,7 +60,7 @@ ACTIVATION = build(
 )
 
 
-def _gated_forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
+def _gated_forward(tensors: Tensors, options: Options, keep: bool | Joined) -> Tensors:
     gate, up, gate_bias, up_bias = tensors
     kind, layout, axis, alpha, beta, threshold, limit, up_offset = options
     bias = gated_calls.joined_bias(up, gate_bias, up_bias)

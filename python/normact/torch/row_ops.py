@@ -10,7 +10,7 @@ import torch
 
 from normact import _core, norm_calls
 from normact.torch.functions import build
-from normact.torch.op import Op, Options, Tensors, Wanted, statistic_dtype
+from normact.torch.op import Joined, Op, Options, Tensors, Wanted, statistic_dtype
 
 _OPTIONS = ("int[] axis", "float eps", "float weight_offset", "str? activation", "float? alpha")
 
@@ -54,7 +54,7 @@ def _entry(name: str, kind: int, residual: bool) -> Op:
     there = operator.itemgetter(*(("y", "sum", "mean", "rstd").index(output) for output in outputs))
     first = len(outputs) - len(statistics)
 
-    def forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
+    def forward(tensors: Tensors, options: Options, keep: bool | Joined) -> Tensors:
         axis, eps, weight_offset, activation, alpha = options
         if residual:
             x, other, weight, bias = tensors
