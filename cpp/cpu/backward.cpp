@@ -121,7 +121,7 @@ void backward_by_chunks(const Call& call) {
     RowSums total = {};
     for (int64_t chunk = 0; chunk < ceil_div(geometry.cols, kChunk); ++chunk) {
       total.g += call.chunk_sums[chunk].g;
-      total.g_deviation += call.chunk_sums[chunk].g_deviation;
+      total.g_xhat += call.chunk_sums[chunk].g_xhat;
     }
     parallel_chunks(call.threads, geometry.cols, [&](Range columns, int64_t, int lane) {
       call.kernels->backward_apply(call.work, row, columns, total, call.lane(lane));

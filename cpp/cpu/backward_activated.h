@@ -63,7 +63,7 @@ __attribute__((noinline)) void backward_activated_rows(const Backward<T>& b, Ran
     for (int64_t begin = 0; begin < b.cols; begin += kChunk) {
       const RowSums part = activated_sums(b, row, {begin, begin + kChunk < b.cols ? begin + kChunk : b.cols}, buffer);
       total.g += part.g;
-      total.g_deviation += part.g_deviation;
+      total.g_xhat += part.g_xhat;
     }
     finish_activated_row(b, index, row, total, buffer, b.cols <= kActivated);
   }

@@ -25,11 +25,11 @@ NORMACT_SIMD void prefetch(const T* now) {
 }
 
 /// One vector of columns of kRows rows: adds to the accumulators of each row and to the parameter sums, whose loads and
-/// stores the rows share. g_deviation_sum is of g * (x - mean): rstd comes to it once a row and not for every element.
+/// stores the rows share. dy and xhat are multiplied first: both are near their own size, whatever that of x.
 template <class T, int kRows, Gradients kGradients, bool kFar, class D, class Lanes>
 NORMACT_SIMD void sum_vector(const GradientRow<T, D> (&rows)[kRows], const Accumulator<T>* weight,
                              Accumulator<T>* dweight, Accumulator<T>* dbias, int64_t j, Lanes lanes,
-                             Vec<T> (&g_sum)[kRows], Vec<T> (&g_deviation_sum)[kRows]) {
+                             Vec<T> (&g_sum)[kRows], Vec<T> (&g_xhat_sum)[kRows]) {
   using V = Vec<T>;
   const V w = load(weight + j, lanes);
   V dw = {}, db = {};
@@ -42,10 +42,11 @@ NORMACT_SIMD void sum_vector(const GradientRow<T, D> (&rows)[kRows], const Accum
       prefetch(rows[r].x + j);
     }
     const V dy = load(rows[r].dy + j, lanes);
-    const V product = dy * keep(load(rows[r].x + j, lanes) - broadcast(rows[r].mean), lanes);
+    const V xhat = normalized(load(rows[r].x + j, lanes), broadcast(rows[r].mean), broadcast(rows[r].rstd));
+    const V product = dy * keep(xhat, lanes);
     g_sum[r] = multiply_add(dy, w, g_sum[r]);
-    g_deviation_sum[r] = multiply_add(product, w, g_deviation_sum[r]);
-    dw = multiply_add(product, broadcast(rows[r].rstd), dw);
+    g_xhat_sum[r] = multiply_add(product, w, g_xhat_sum[r]);
+    dw += product;
     db += dy;
   }
   if constexpr (kGradients != Gradients::none) store(dweight + j, dw, lanes);
@@ -66,7 +67,7 @@ NORMACT_SIMD void sum_columns(const GradientRow<T, D> (&rows)[kRows], const Accu
 #pragma GCC unroll 2
     for (int r = 0; r < kRows; ++r) {
       sums[r].g += total[2 * r];
-      sums[r].g_deviation += total[2 * r + 1];
+      sums[r].g_xhat += total[2 * r + 1];
     }
   };
   for (int64_t begin = 0; begin < cols; begin += kBlock) {
@@ -75,19 +76,19 @@ NORMACT_SIMD void sum_columns(const GradientRow<T, D> (&rows)[kRows], const Accu
       for (double& value : total) value = 0;
     }
     const int64_t end = begin + kBlock < cols ? begin + kBlock : cols;
-    V g[kRows] = {}, g_deviation[kRows] = {};
+    V g[kRows] = {}, g_xhat[kRows] = {};
     int64_t j = begin;
     for (; j + kStep <= end; j += kStep) {
-      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, All{}, g, g_deviation);
+      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, All{}, g, g_xhat);
     }
     if (j < end) {
       const First rest{int(end - j)};
-      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, rest, g, g_deviation);
+      sum_vector<T, kRows, kGradients, kFar>(rows, weight, dweight, dbias, j, rest, g, g_xhat);
     }
     V both[2 * kRows];
     for (int r = 0; r < kRows; ++r) {
       both[2 * r] = g[r];
-      both[2 * r + 1] = g_deviation[r];
+      both[2 * r + 1] = g_xhat[r];
     }
     add_sums(total, both);
   }
@@ -102,7 +103,7 @@ struct InputFactors {
   InputFactors() = default;
   NORMACT_SIMD InputFactors(const Backward<T>& b, double rstd, RowSums total)
       : c1(b.kind == NormKind::layer ? N(total.g * (rstd * b.share)) : 0),
-        c2(N(total.g_deviation * (rstd * b.share) * (rstd * rstd))) {}
+        c2(N(total.g_xhat * (rstd * b.share) * rstd)) {}
   N c1, c2;
 };
 

@@ -45,8 +45,8 @@ struct Statistics {
 
 /// What an input gradient needs to know of its row.
 struct RowSums {
-  double g;            // sum of g = dy * weight
-  double g_deviation;  // sum of g * (x - mean)
+  double g;       // sum of g = dy * weight
+  double g_xhat;  // sum of g * xhat
 };
 
 /// Running sums over rows, one per column, in the accumulator type; null: not wanted. dbias needs dweight.

@@ -93,19 +93,16 @@ struct SlabShare {
   __device__ __forceinline__ SharedAddress at(int tensor, int index) const {
     return kept + (tensor * s.accesses + index) * kStep;
   }
-  /// Of a group, whose first channel of the slab's is given: a number near the mean of the block's part of it, which is
-  /// the mean of some elements, and the set's first element, which all blocks have in common. No block is without rows.
-  __device__ __forceinline__ NumberPair<Accumulator<T>> middle(const ChannelView& x, int channel) const {
+  /// A number near the mean of a group, whose first channel of the slab's is given, the same in all blocks: what lies
+  /// in the middle of four elements, so that one of them may be anything.
+  __device__ __forceinline__ Accumulator<T> middle(const ChannelView& x, int channel) const {
     using A = Accumulator<T>;
-    constexpr int kElements = 4;
-    const int begin = rank * s.rows_a_block, rows = rows_of(rank);
     const T* const from = static_cast<const T*>(x.data) + batch * s.batch_stride + first + channel;
-    A sum = A(0);
+    A of[4];
 #pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      sum += finite_or_zero(convert<A>(from[(begin + i * rows / kElements) * s.row_stride]));
-    }
-    return {sum / A(kElements), finite_or_zero(convert<A>(*from))};
+    for (int i = 0; i < 4; ++i) of[i] = finite_or_zero(convert<A>(from[s.rows / 4 * i * s.row_stride]));
+    const A low = max(min(of[0], of[1]), min(of[2], of[3])), high = min(max(of[0], of[1]), max(of[2], of[3]));
+    return A(0.5) * low + A(0.5) * high;
   }
   /// Of the slab's channel.
   __device__ __forceinline__ int group_of(int channel) const {

@@ -28,16 +28,21 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
     memory.parameters[c] = {entry_or<T>(p.weight, index, A(1)), entry_or<T>(p.bias, index, A(0))};
   }
   for (int group = threadIdx.x; group < s.groups; group += kChannelThreads) {
-    memory.results[group] = share.middle(p.x, group * static_cast<int>(s.by_group.size));
+    const A middle = share.middle(p.x, group * static_cast<int>(s.by_group.size));
+    memory.results[group] = {middle, middle};
   }
   __syncthreads();
   wait_all_copies();
 
-  // The moments of the block's part of each group, about a number near the mean; the mean is told from the set's first
-  // element. Where that number proves to be so far from the mean that digits are lost, once more about the mean.
+  // The moments of the block's part of each group, about the middle, from which means are told, too. Where that proves
+  // to be so far from the mean that digits are lost, once more about the mean.
   const A elements = static_cast<A>(share.rows_of(share.rank)) * static_cast<A>(s.by_group.size);
   const A reciprocal = quick_reciprocal(elements);
   NumberPair<A>* const own = memory.entries + share.rank * s.channels;
+  const auto is_far = [&](const NumberPair<A>& moments, A centre) {
+    const A apart = moments.first - centre;
+    return elements * apart * apart > A(4) * moments.second;  // not of NaN
+  };
   for (bool first = true;; first = false) {
     A centre[kWidth], sum[kWidth] = {}, square[kWidth] = {};
 #pragma unroll
@@ -60,13 +65,14 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
     memory.template for_each_range<2>(s, s.groups, s.by_share, [&](int group, int lane, int, const A(&total)[2]) {
       const A about = memory.results[group].first - memory.results[group].second;
       const Moments<A> m = moments_about(about, total[0], total[1], elements, reciprocal);
-      const A apart = m.mean - about;
-      far = far || elements * apart * apart > A(4) * m.m2;
-      if (lane == 0) own[group] = {m.mean, max(m.m2, A(0))};
+      const NumberPair<A> found{m.mean, m.m2 < A(0) ? A(0) : m.m2};  // max() would lose NaN
+      far = far || is_far(found, about);
+      if (lane == 0) own[group] = found;
     });
     if (!__syncthreads_or(first && far)) break;
     for (int group = threadIdx.x; group < s.groups; group += kChannelThreads) {
-      memory.results[group].first = own[group].first + memory.results[group].second;
+      NumberPair<A>& of = memory.results[group];
+      if (is_far(own[group], of.first - of.second)) of.first = own[group].first + of.second;
     }
     __syncthreads();
   }

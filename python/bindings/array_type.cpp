@@ -127,4 +127,8 @@ std::string type_name(PyObject* object) {
   return module.empty() || module == "builtins" ? name : module + "." + name;
 }
 
+PyObject* attribute_of(const char* module, const char* name) {
+  return nb::object(nb::module_::import_(module).attr(name)).release().ptr();
+}
+
 }  // namespace normact::python

@@ -39,4 +39,7 @@ void check_type(PyObject* object, const ArrayType& type, const char* name, const
 /// "torch.nn.parameter.Parameter": the object's type, for messages.
 std::string type_name(PyObject* object);
 
+/// An attribute of a module, for good.
+PyObject* attribute_of(const char* module, const char* name);
+
 }  // namespace normact::python

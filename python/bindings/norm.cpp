@@ -62,13 +62,17 @@ nb::tuple shape_of_statistics(const normact_tensor& x, const Axes& axes, bool jo
   return nb::tuple(sizes);
 }
 
-/// What the outputs of a forward are like. `keep` says whether the statistics are among them: a bool, or a string for
-/// both in one array in the place of mean.
+bool is_true(nb::handle object) {
+  const int truth = PyObject_IsTrue(object.ptr());
+  if (truth < 0) nb::raise_python_error();
+  return truth > 0;
+}
+
+/// What the outputs of a forward are like. `keep` says whether the statistics are among them: true, false, or a mark
+/// for both in one array in the place of mean.
 struct Kept {
   Kept(nb::handle keep, int kind)
-      : rstd(PyObject_IsTrue(keep.ptr()) == 1),
-        mean(rstd && kind == NORMACT_NORM_LAYER),
-        joined(mean && !PyBool_Check(keep.ptr())) {}
+      : rstd(is_true(keep)), mean(rstd && kind == NORMACT_NORM_LAYER), joined(mean && is_joined(keep)) {}
   nb::tuple likes(nb::handle x_object, nb::handle residual, const normact_tensor& x, const Axes& axes) const {
     const nb::object shape = rstd ? nb::object(shape_of_statistics(x, axes, joined)) : nb::none();
     const nb::handle none(Py_None);
@@ -114,7 +118,7 @@ nb::any norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb
     done = outputs(call.function, out, names, likes, Py_None);
     y_object = nb::borrow(item(done, 0));
     residual_out.read_optional(item(done, 1), "residual_out", output, call);
-    if (!mean.read_joined(item(done, 2), kept.joined ? Py_True : Py_False, output, call, &rstd)) {
+    if (!mean.read_joined(item(done, 2), kept.joined ? keep : nb::handle(Py_None), output, call, &rstd)) {
       mean.read_optional(item(done, 2), "mean", output, call);
       rstd.read_optional(item(done, 3), "rstd", output, call);
     }

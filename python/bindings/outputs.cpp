@@ -25,10 +25,6 @@ nb::handle item(nb::handle tuple, Py_ssize_t place) {
 
 const char* text(nb::handle string) { return nb::cast<const char*>(string); }
 
-PyObject* attribute_of(const char* module, const char* name) {
-  return nb::object(nb::module_::import_(module).attr(name)).release().ptr();
-}
-
 nb::object torch_empty_like(PyObject* like) {
   static PyObject* const empty_like = attribute_of("torch", "empty_like");
   PyObject* args[] = {nullptr, like};

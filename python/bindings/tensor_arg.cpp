@@ -137,8 +137,13 @@ void TensorArg::read_bytes(nb::handle object, const char* name, Call& call) {
   take(object.ptr(), name, Access::write, call);
 }
 
+bool is_joined(nb::handle object) {
+  static PyObject* const mark = attribute_of("normact.outputs", "JOINED");
+  return object.ptr() == mark;
+}
+
 bool TensorArg::read_joined(nb::handle mean, nb::handle rstd, Access access, Call& call, TensorArg* second) {
-  if (rstd.ptr() != Py_True) return false;
+  if (!is_joined(rstd)) return false;
   read(mean, "mean", access, call);
   if (tensor_.ndim < 1 || tensor_.ndim > kMaxDims || tensor_.shape[0] != 2 || tensor_.strides == nullptr) {
     raise(PyExc_ValueError, call.function, ": mean is to hold mean and rstd; expected a tensor of shape (2, ...)");

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/torch_state.h"
 
+#include "bindings/array_type.h"
+
 namespace normact::python {
 namespace {
 
 constexpr size_t kOneArgument = size_t{1} | PY_VECTORCALL_ARGUMENTS_OFFSET;  // self, with room before it
-
-PyObject* attribute_of(const char* module, const char* name) {
-  return nb::object(nb::module_::import_(module).attr(name)).release().ptr();
-}
 
 PyObject* tensor_attribute(const char* name) {
   return nb::object(nb::module_::import_("torch").attr("Tensor").attr(name)).release().ptr();

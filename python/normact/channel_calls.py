@@ -46,7 +46,7 @@ def on_stream(like: Any, stream: Any, function: str, name: str = "x") -> Abstrac
 
 def statistics(shape: tuple[int, ...], wanted: bool | Joined) -> tuple[Any, Any]:
     """What mean and rstd of this shape are like, for `_core.outputs`."""
-    if wanted == JOINED:
+    if wanted is JOINED:
         return (2, *shape), None
     return (shape, shape) if wanted else (None, None)
 
@@ -121,7 +121,7 @@ def batch_forward(
     mean_like, rstd_like = statistics((size_along(x, channel_axis),) if return_stats else (), return_stats)
     likes = x, mean_like, rstd_like, mask_bytes(x) if return_mask else None
     done = y, mean, rstd, mask = _core.outputs(function, out, BATCH_OUTPUTS, likes, None)
-    rstd = True if return_stats == JOINED else rstd
+    rstd = JOINED if return_stats is JOINED else rstd
     _core.batch_norm_forward(function, *arrays, y, mean, rstd, mask, *options, handle, out is None)
     found = _core.finish(BatchNormOutput, done, out, BATCH_OUTPUTS, likes, function)
     return found if more else found[0]
@@ -197,7 +197,7 @@ def group_forward(
     shape = (size_along(x, 0), _count(num_groups)) if return_stats else ()
     likes = x, *statistics(shape, return_stats)
     done = y, mean, rstd = _core.outputs(function, out, _GROUP_OUTPUTS, likes, None)
-    rstd = True if return_stats == JOINED else rstd
+    rstd = JOINED if return_stats is JOINED else rstd
     _core.group_norm_forward(function, *arrays, y, mean, rstd, *options, handle, out is None)
     found = _core.finish(GroupNormOutput, done, out, _GROUP_OUTPUTS, likes, function)
     return found if return_stats else found[0]

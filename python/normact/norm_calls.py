@@ -91,7 +91,8 @@ def backward(
     """A backward of the kind LAYER or RMS.
 
     The arguments are those of `normact.layer_norm_backward`, and the handle of the stream that `stream` has become. Of
-    what is not `wanted` nothing is computed, but for dx. `rstd` is True if `mean` holds both statistics.
+    what is not `wanted` nothing is computed, but for dx. `rstd` is `JOINED` if `mean` holds both
+    statistics.
     """
     name = _BACKWARD_NAMES[kind]
     if stream is not None:

@@ -3,10 +3,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import enum
 
 Wanted = tuple[bool, ...]  # of each result of a backward, whether anybody asked for it
-#: Both statistics in one array, shape (2, ...), in the place of mean: who does not look at them need not have two made.
-Joined = Literal["joined"]
-JOINED: Joined = "joined"
 ALL: Wanted = (True,) * 4
+
+
+class Joined(enum.Enum):
+    """Both statistics in one array, shape (2, ...), in the place of mean: where nobody looks at them, one is enough.
+
+    A forward takes the mark for return_stats, a backward for rstd.
+    """
+
+    JOINED = "joined"
+
+
+JOINED = Joined.JOINED

@@ -382,7 +382,7 @@ def test_joined_statistics(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     assert torch.equal(joined.mean, torch.stack([mean, rstd]))
     for pair in (joined.mean, torch.stack([mean, rstd], dim=-1).movedim(-1, 0)):  # at any strides
         found: Any = _core.norm_backward(
-            _core.LAYER, y, x, None, None, pair, True, None, -1, 0.0, None, None, ALL, None
+            _core.LAYER, y, x, None, None, pair, JOINED, None, -1, 0.0, None, None, ALL, None
         )
         assert torch.equal(found.dx, normact.layer_norm_backward(y, x, mean=mean, rstd=rstd).dx)
 
@@ -390,4 +390,16 @@ def test_joined_statistics(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 def test_joined_statistics_of_a_wrong_shape() -> None:
     x = torch.randn(3, 8)
     with pytest.raises(ValueError, match=r"layer_norm_backward: mean .* expected .* shape \(2, \.\.\.\)"):
+        last = (JOINED, None, -1, 0.0, None, None, ALL, None)
+        _core.norm_backward(_core.LAYER, x, x, None, None, torch.zeros(3), *last)
+
+
+@pytest.mark.parametrize("wanted", [1, np.True_, "yes"])
+def test_whether_statistics_are_wanted(wanted: Any) -> None:
+    """Anything that is true is, and no mark for something else; what is neither true nor false is an error."""
+    x = torch.randn(3, 8)
+    assert normact.layer_norm(x, return_stats=wanted).rstd.shape == (3,)
+    with pytest.raises(ValueError, match="ambiguous"):
+        normact.layer_norm(x, return_stats=np.array([1, 0]))  # pyright: ignore[reportArgumentType, reportCallIssue]
+    with pytest.raises(TypeError, match="rstd"):
         normact.layer_norm_backward(x, x, mean=torch.zeros(3), rstd=True)

@@ -11,6 +11,7 @@ import torch
 from normact import channel_calls
 from normact.activation_calls import FROM_OUTPUT
 from normact.norm_calls import activation_argument
+from normact.outputs import JOINED
 from normact.torch.functions import build
 from normact.torch.op import Joined, Op, Options, Tensors, Wanted, statistic_dtype
 
@@ -42,7 +43,7 @@ def _group(name: str, updates: bool) -> Op:
         num_groups, _, activation, alpha, *_ = options
         act = activation_argument(backward_name, activation, alpha)
         *front, rstd = saved
-        arrays = (grads[0], *front, True if rstd is None else rstd)
+        arrays = (grads[0], *front, JOINED if rstd is None else rstd)
         return channel_calls.group_backward(backward_name, arrays, num_groups, 1, act, None, None, wanted)
 
     def empty(tensors: Tensors, options: Options) -> Tensors:
@@ -106,7 +107,7 @@ def _batch(name: str, addend: bool, updates: bool) -> Op:
         x, weight, bias, added, mean, rstd, y = saved
         training, _, activation, alpha, *_ = options
         act = activation_argument("batch_norm_backward", activation, alpha)
-        rstd = True if rstd is None else rstd
+        rstd = JOINED if rstd is None else rstd
         arrays = channel_calls.BatchInputs(grads[0], x, weight, bias, added, mean, rstd, y, None)
         return channel_calls.batch_backward("batch_norm_backward", arrays, training, 1, act, addend, None, None, wanted)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 
 from normact import _core, norm_calls
+from normact.outputs import JOINED
 from normact.torch.functions import build
 from normact.torch.op import Joined, Op, Options, Tensors, Wanted, statistic_dtype
 
@@ -21,7 +22,7 @@ def _backward(kind: int, residual: bool) -> Callable[..., Tensors]:
     def backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wanted) -> Tensors:
         if layer:
             x, weight, bias, mean, rstd = saved
-            rstd = True if rstd is None else rstd
+            rstd = JOINED if rstd is None else rstd
         else:
             (x, weight, bias, rstd), mean = saved, None
         axis, _, weight_offset, activation, alpha = options
