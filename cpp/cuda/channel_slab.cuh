@@ -203,8 +203,14 @@ struct SlabMemory {
   }
 };
 
-/// Hands the blocks of a cluster each other's entries, behind a barrier of the block. All of them have arrived at the
-/// cluster's barrier once before, so that none writes to the memory of one that is not there yet.
+/// First of all: this block is there, so that others may write to its memory.
+__device__ __forceinline__ void begin_cluster(const SlabSpace& s) {
+#if __CUDA_ARCH__ >= 900
+  cluster_arrive(s.blocks);
+#endif
+}
+
+/// Hands the blocks of a cluster each other's entries, behind a barrier of the block, after begin_cluster().
 template <class Memory>
 __device__ __forceinline__ void exchange_entries(const SlabSpace& s, const Memory& memory, int rank, int count) {
 #if __CUDA_ARCH__ >= 900

@@ -18,9 +18,7 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
   const SlabShare<T> share(space);
   const SlabMemory<T, NumberPair<A>> memory(space);
   const SlabSpace& s = space;
-#if __CUDA_ARCH__ >= 900
-  cluster_arrive(s.blocks);  // all of them are there before one writes to another's memory
-#endif
+  begin_cluster(s);
   start_after_previous();
   share.copy(p.x, 0);
   for (int c = threadIdx.x; c < s.channels; c += kChannelThreads) {

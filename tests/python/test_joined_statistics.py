@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both statistics of a norm in one array, which only normact.torch asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import normact
+from normact import _core
+from normact.outputs import ALL, JOINED
+
+
+@pytest.mark.parametrize("shape", [(4, 33), (33,), (2, 3, 8)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_joined_statistics(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Both statistics in one tensor, as normact.torch has them made, are the two."""
+    x = torch.randn(shape).to(dtype)
+    y, _, mean, rstd = normact.layer_norm(x, return_stats=True)
+    joined: Any = _core.norm_forward(_core.LAYER, x, None, None, None, -1, 1e-5, 0.0, None, None, JOINED, None)
+    assert torch.equal(joined.y, y) and joined.rstd is None
+    assert torch.equal(joined.mean, torch.stack([mean, rstd]))
+    for pair in (joined.mean, torch.stack([mean, rstd], dim=-1).movedim(-1, 0)):  # at any strides
+        found: Any = _core.norm_backward(
+            _core.LAYER, y, x, None, None, pair, JOINED, None, -1, 0.0, None, None, ALL, None
+        )
+        assert torch.equal(found.dx, normact.layer_norm_backward(y, x, mean=mean, rstd=rstd).dx)
+
+
+def test_joined_statistics_of_a_wrong_shape() -> None:
+    x = torch.randn(3, 8)
+    with pytest.raises(ValueError, match=r"layer_norm_backward: mean .* expected .* shape \(2, \.\.\.\)"):
+        last = (JOINED, None, -1, 0.0, None, None, ALL, None)
+        _core.norm_backward(_core.LAYER, x, x, None, None, torch.zeros(3), *last)
+
+
+@pytest.mark.parametrize("wanted", [1, np.True_, "yes"])
+def test_whether_statistics_are_wanted(wanted: Any) -> None:
+    """Anything that is true is, and no mark for something else; what is neither true nor false is an error."""
+    x = torch.randn(3, 8)
+    assert normact.layer_norm(x, return_stats=wanted).rstd.shape == (3,)
+    with pytest.raises(ValueError, match="ambiguous"):
+        normact.layer_norm(x, return_stats=np.array([1, 0]))  # pyright: ignore[reportArgumentType, reportCallIssue]
+    with pytest.raises(TypeError, match="rstd"):
+        normact.layer_norm_backward(x, x, mean=torch.zeros(3), rstd=True)
