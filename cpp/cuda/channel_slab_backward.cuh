@@ -79,7 +79,7 @@ struct SlabSlopes {
 /// Work     a cluster a slab.
 /// Bytes    each element of x and dy is read once (y and addend, where the slope needs them, twice unless dh is kept),
 ///          each of dx and daddend is written once.
-/// Barriers four of the block; in a cluster one more, and two of the cluster.
+/// Barriers four of the block; one more, and two of the cluster, where it has several blocks.
 template <class T, class Act, bool kKeeps>
 __global__ void __launch_bounds__(kChannelThreads, 2)
     slab_backward_kernel(const __grid_constant__ BackwardProblem<Accumulator<T>> p,

@@ -8,7 +8,7 @@ namespace normact::cuda {
 
 /// Work     a cluster a slab.
 /// Bytes    each element of x (and addend) is read once, each of y written once.
-/// Barriers six of the block; of the cluster two in the place of one.
+/// Barriers four of the block, three more where it sums once more; two of the cluster, where it has several blocks.
 template <class T, class Act>
 __global__ void __launch_bounds__(kChannelThreads, 2)
     slab_forward_kernel(const __grid_constant__ ForwardProblem<Accumulator<T>> p,
