@@ -27,29 +27,32 @@ class Planes {
   /// Whether planes are arrays in memory. An absent tensor's are.
   NORMACT_SIMD bool direct() const { return direct_ || !data_; }
 
+  /// Where a plane begins.
+  NORMACT_SIMD T* plane(int64_t sample, int64_t channel) const {
+    return data_ + sample * sample_stride_ + channel * channel_stride_;
+  }
+  /// From one plane of a block to its next.
+  NORMACT_SIMD int64_t step(bool along_samples) const { return along_samples ? sample_stride_ : channel_stride_; }
+
   /// Some places as an array; `buffer` has room for kPiece, used unless direct.
   NORMACT_SIMD T* read(int64_t sample, int64_t channel, Range places, T* buffer) const {
     if (!data_) return nullptr;
-    T* const plane = start(sample, channel);
-    if (direct_) return plane + places.begin;
-    gather<T>(plane, geometry_->place_ndim, geometry_->place_shape, view_->place_stride, places, buffer);
+    T* const from = plane(sample, channel);
+    if (direct_) return from + places.begin;
+    gather<T>(from, geometry_->place_ndim, geometry_->place_shape, view_->place_stride, places, buffer);
     return buffer;
   }
   /// The same for writing; write() then puts them in place.
   NORMACT_SIMD T* target(int64_t sample, int64_t channel, Range places, T* buffer) const {
-    return !data_ ? nullptr : direct_ ? start(sample, channel) + places.begin : buffer;
+    return !data_ ? nullptr : direct_ ? plane(sample, channel) + places.begin : buffer;
   }
   NORMACT_SIMD void write(int64_t sample, int64_t channel, Range places, const T* buffer) const {
     if (direct()) return;
-    T* const plane = start(sample, channel);
-    scatter<T>(buffer, geometry_->place_ndim, geometry_->place_shape, view_->place_stride, places, plane);
+    T* const to = plane(sample, channel);
+    scatter<T>(buffer, geometry_->place_ndim, geometry_->place_shape, view_->place_stride, places, to);
   }
 
  private:
-  NORMACT_SIMD T* start(int64_t sample, int64_t channel) const {
-    return data_ + sample * sample_stride_ + channel * channel_stride_;
-  }
-
   const ChannelGeometry* geometry_;
   const ChannelView* view_;
   T* data_;

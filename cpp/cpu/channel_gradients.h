@@ -137,14 +137,16 @@ class Gradients {
     return {a.first, a.mean, a.rstd, a.scale, bias_ + a.first, a.c1, a.c2};
   }
 
-  /// Of `count` channels from a.first on.
+  /// Of `count` channels from a.first on: whole groups.
   void load_statistics(int64_t sample, int64_t count, const Arrays& a) const {
-    const int64_t each = g_.channels / g_.groups;
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t group = (a.first + i) / each;
-      a.mean[i] = *entry<N>(p_.mean, sample, group);
-      a.rstd[i] = *entry<N>(p_.rstd, sample, group);
-      a.scale[i] = channel_scale(a.rstd[i], weight_[a.first + i]);
+    const int64_t each = g_.channels / g_.groups, group = a.first / each;
+    for (int64_t begin = 0, i = 0; begin < count; begin += each, ++i) {
+      const N mean = *entry<N>(p_.mean, sample, group + i), rstd = *entry<N>(p_.rstd, sample, group + i);
+      for (int64_t c = begin; c < begin + each; ++c) {
+        a.mean[c] = mean;
+        a.rstd[c] = rstd;
+        a.scale[c] = channel_scale(rstd, weight_[a.first + c]);
+      }
     }
   }
 

@@ -2,7 +2,7 @@
 // Kernels by planes: any layout, fast where the places of a channel are contiguous.
 #pragma once
 
-#include "cpu/channel_pieces.h"
+#include "cpu/channel_whole_planes.h"
 #include "cpu/row_views.h"
 
 namespace normact::cpu::NORMACT_ISA {
@@ -32,6 +32,22 @@ NORMACT_SIMD void for_elements(const ChannelGeometry& geometry, Range elements, 
     if (++channel == geometry.channels) ++sample, channel = 0;
   }
 }
+
+/// A range of elements: the planes that are whole in it, and the elements before and after these. whole: whether planes
+/// go together; else all elements are before them.
+struct WholePlanes {
+  Range before;
+  Range planes;
+  Range after;
+
+  NORMACT_SIMD WholePlanes(int64_t places, Range elements, bool whole) : before(elements), planes{}, after{} {
+    const int64_t first = (elements.begin + places - 1) / places, end = elements.end / places;
+    if (!whole || first >= end) return;
+    before.end = first * places;
+    planes = {first, end};
+    after = {end * places, elements.end};
+  }
+};
 
 /// The next block of a series.
 NORMACT_SIMD void advance(PlaneBlock& block) { block.channel += block.along_samples ? 1 : block.planes; }
@@ -88,32 +104,45 @@ class PieceSums {
   int64_t pending_ = 0;
 };
 
+/// total[k] += what term(array, element, lanes, accumulators) adds to accumulators[k], over the elements of a block.
+template <class T, int kSums, class Term>
+NORMACT_SIMD void sum_block(const Planes<T>& x, const PlaneBlock& block, T* buffer, double (&total)[kSums], Term term) {
+  const int64_t places = block.places.end - block.places.begin;
+  if (x.direct() && block.planes > 1 && is_small<T>(places)) {
+    const T* const first = x.plane(block.sample, block.channel) + block.places.begin;
+    const int64_t step = x.step(block.along_samples);
+    return sum_small_planes<T>(block.planes, places, total,
+                               [&](int64_t i, int64_t j, auto lanes, Vec<T>* a)
+                                   __attribute__((always_inline)) { term(first + i * step, j, lanes, a); });
+  }
+  PieceSums<T, kSums> sums;
+  for_block(block, x.direct() ? places : kPiece,
+            [&](int64_t sample, int64_t channel, Range part) __attribute__((always_inline)) {
+              const T* const s = x.read(sample, channel, part, buffer);
+              sums.add(part.end - part.begin, [&](int64_t j, auto lanes, Vec<T>* a) { term(s, j, lanes, a); });
+            });
+  for (int k = 0; k < kSums; ++k) total[k] += sums.total(k);
+}
+
 template <class T>
 NORMACT_SIMD Moments<double> moments_of_block(const Planes<T>& x, const PlaneBlock& block, T* buffer) {
   using N = Accumulator<T>;
   using V = Vec<T>;
-  const int64_t piece = x.direct() ? block.places.end - block.places.begin : kPiece;
   const int64_t count = block.planes * (block.places.end - block.places.begin);
   const double share = 1 / double(count);
-  PieceSums<T, 1> values;
-  for_block(block, piece, [&](int64_t sample, int64_t channel, Range places) __attribute__((always_inline)) {
-    const T* const s = x.read(sample, channel, places, buffer);
-    values.add(places.end - places.begin, [&](int64_t j, auto lanes, V* a) { a[0] += load(s + j, lanes); });
-  });
-  const V centre = on_grid<T>(broadcast(N(values.total(0) * share)));
-  PieceSums<T, kExactSums<T> ? 1 : 2> squares;
-  for_block(block, piece, [&](int64_t sample, int64_t channel, Range places) __attribute__((always_inline)) {
-    const T* const s = x.read(sample, channel, places, buffer);
-    squares.add(places.end - places.begin, [&](int64_t j, auto lanes, V* a) {
-      const V d = keep(load(s + j, lanes) - centre, lanes);
-      a[0] = multiply_add(d, d, a[0]);
-      if constexpr (!kExactSums<T>) a[1] += d;
-    });
+  double value[1] = {}, squares[kExactSums<T> ? 1 : 2] = {};
+  sum_block(x, block, buffer, value,
+            [](const T* s, int64_t j, auto lanes, V* a) __attribute__((always_inline)) { a[0] += load(s + j, lanes); });
+  const V centre = on_grid<T>(broadcast(N(value[0] * share)));
+  sum_block(x, block, buffer, squares, [&](const T* s, int64_t j, auto lanes, V* a) __attribute__((always_inline)) {
+    const V d = keep(load(s + j, lanes) - centre, lanes);
+    a[0] = multiply_add(d, d, a[0]);
+    if constexpr (!kExactSums<T>) a[1] += d;
   });
   const double shift = centre[0];
-  double deviations = values.total(0) - double(count) * shift;
-  if constexpr (!kExactSums<T>) deviations = squares.total(1);
-  return corrected(shift, deviations, squares.total(0), count, share);
+  double deviations = value[0] - double(count) * shift;
+  if constexpr (!kExactSums<T>) deviations = squares[1];
+  return corrected(shift, deviations, squares[0], count, share);
 }
 
 template <class T>
@@ -140,25 +169,27 @@ void plane_forward(const ChannelForward& p, const ArrayActivation* activation, c
   const bool writes_mask = p.mask && mask_by_planes(p.geometry);
   const bool buffered = is_buffered(p, writes_mask), relu = p.activation.kind == NORMACT_ACTIVATION_RELU;
   const bool whole = !buffered && x.direct() && addend.direct() && y.direct();
+  const WholePlanes of(p.geometry.places, elements, whole);
+  forward_planes<T>(p, factors, of.planes);
   BitWriter bits(writes_mask ? p.mask + elements.begin / 8 : nullptr);
-  for_elements(p.geometry, elements, whole ? p.geometry.places : kPiece,
-               [&](int64_t sample, int64_t channel, Range places) __attribute__((always_inline)) {
-                 const int64_t count = places.end - places.begin;
-                 const PlaneFactors<T> f(factors, channel);
-                 const T* const from = x.read(sample, channel, places, x_buffer);
-                 const T* const with = addend.read(sample, channel, places, addend_buffer);
-                 T* const to = y.target(sample, channel, places, y_buffer);
-                 if (!buffered) {
-                   direct_piece(relu, f, from, with, to, count);
-                 } else {
-                   affine_piece<T, Fused::none>(f, from, with, h, count);
-                   if (writes_mask) bits.append(h, count);
-                   clear_past(h, count);
-                   activation->value(*activation, h, activation_count(count));
-                   for_vectors<T>(count, [&](int64_t j, auto lanes) { store(to + j, load(h + j, lanes), lanes); });
-                 }
-                 y.write(sample, channel, places, to);
-               });
+  const auto piece = [&](int64_t sample, int64_t channel, Range places) __attribute__((always_inline)) {
+    const int64_t count = places.end - places.begin;
+    const PlaneFactors<T> f(factors, channel);
+    const T* const from = x.read(sample, channel, places, x_buffer);
+    const T* const with = addend.read(sample, channel, places, addend_buffer);
+    T* const to = y.target(sample, channel, places, y_buffer);
+    if (!buffered) {
+      direct_piece(relu, f, from, with, to, count);
+    } else {
+      affine_piece<T, Fused::none>(f, from, with, h, count);
+      if (writes_mask) bits.append(h, count);
+      clear_past(h, count);
+      activation->value(*activation, h, activation_count(count));
+      for_vectors<T>(count, [&](int64_t j, auto lanes) { store(to + j, load(h + j, lanes), lanes); });
+    }
+    y.write(sample, channel, places, to);
+  };
+  for (const Range part : {of.before, of.after}) for_elements(p.geometry, part, kPiece, piece);
   if (writes_mask) bits.finish();
 }
 
@@ -252,25 +283,64 @@ class PlaneGradients {
   alignas(64) N g_[kPadded];
 };
 
+/// Adds to accumulators[0] and [1] what a channel's dweight and dbias get of some elements.
+template <class T, class D, class Lanes>
+NORMACT_SIMD void add_gradients(const PlaneFactors<T>& f, const D* dh, const T* x, int64_t j, Lanes lanes, Vec<T>* a) {
+  const Vec<T> d = load(dh + j, lanes);
+  const Vec<T> xhat = normalized(load(x + j, lanes), f.mean(j, lanes), f.rstd(j, lanes));
+  a[0] = multiply_add(d, keep(xhat, lanes), a[0]);
+  a[1] += d;
+}
+
+/// The sums of small planes that are arrays, whose dh is dy: blocks of several planes of a channel, or of one each.
+template <class T>
+NORMACT_SIMD void sums_of_small_planes(const ChannelBackward& p, const ChannelFactors& factors, const PlaneBlock& first,
+                                       int64_t count, ChannelSums* sums) {
+  const Planes<T> dy(p.geometry, p.dy), x(p.geometry, p.x);
+  const int64_t places = p.geometry.places;
+  const T *dys = dy.plane(first.sample, first.channel), *xs = x.plane(first.sample, first.channel);
+  const int64_t dy_next = dy.step(false), x_next = x.step(false);
+  if (first.planes == 1) {
+    sum_each_small_plane<T, 2>(
+        count, places,
+        [&](int64_t i, int64_t j, auto lanes, Vec<T>* a) __attribute__((always_inline)) {
+          add_gradients(PlaneFactors<T>(factors, first.channel + i), dys + i * dy_next, xs + i * x_next, j, lanes, a);
+        },
+        [&](int64_t i, const double* total) { sums[i] = {total[0], total[1]}; });
+    return;
+  }
+  const int64_t dy_step = dy.step(true), x_step = x.step(true);
+  for (int64_t i = 0; i < count; ++i, dys += dy_next, xs += x_next) {
+    const PlaneFactors<T> f(factors, first.channel + i);
+    double total[2] = {};
+    sum_small_planes<T>(first.planes, places, total,
+                        [&](int64_t k, int64_t j, auto lanes, Vec<T>* a) __attribute__((always_inline)) {
+                          add_gradients(f, dys + k * dy_step, xs + k * x_step, j, lanes, a);
+                        });
+    sums[i] = {total[0], total[1]};
+  }
+}
+
 template <class T>
 void plane_sums(const ChannelBackward& p, const ArrayActivation* activation, const ChannelFactors& factors,
                 const PlaneBlock& first, int64_t count, ChannelSums* sums) {
   PlaneGradients<T> gradients(p, activation);
-  const int64_t piece = gradients.plain() && gradients.direct() ? kPlaneChunk : kPiece;
+  const bool direct = gradients.plain() && gradients.direct();
+  if (direct && first.along_samples && is_small<T>(p.geometry.places)) {
+    return sums_of_small_planes<T>(p, factors, first, count, sums);
+  }
   PlaneBlock block = first;
   for (int64_t i = 0; i < count; ++i, advance(block)) {
     PieceSums<T, 2> totals;
-    for_block(block, piece, [&](int64_t sample, int64_t channel, Range places) __attribute__((always_inline)) {
-      const PlaneFactors<T> f(factors, channel);
-      gradients.visit(f, sample, channel, places, [&](const auto* dh, const T* x) __attribute__((always_inline)) {
-        totals.add(places.end - places.begin, [&](int64_t j, auto lanes, Vec<T>* a) {
-          const Vec<T> d = load(dh + j, lanes);
-          const Vec<T> xhat = normalized(load(x + j, lanes), f.mean(j, lanes), f.rstd(j, lanes));
-          a[0] = multiply_add(d, keep(xhat, lanes), a[0]);
-          a[1] += d;
-        });
-      });
-    });
+    for_block(block, direct ? kPlaneChunk : kPiece,
+              [&](int64_t sample, int64_t channel, Range places) __attribute__((always_inline)) {
+                const PlaneFactors<T> f(factors, channel);
+                gradients.visit(
+                    f, sample, channel, places, [&](const auto* dh, const T* x) __attribute__((always_inline)) {
+                      totals.add(places.end - places.begin,
+                                 [&](int64_t j, auto lanes, Vec<T>* a) { add_gradients(f, dh, x, j, lanes, a); });
+                    });
+              });
     sums[i] = {totals.total(0), totals.total(1)};
   }
 }
@@ -282,18 +352,19 @@ void plane_backward(const ChannelBackward& p, const ArrayActivation* activation,
   PlaneGradients<T> gradients(p, activation);
   const Planes<T> dx(p.geometry, p.dx), daddend(p.geometry, p.daddend);
   const bool whole = gradients.plain() && gradients.direct() && dx.direct() && daddend.direct();
-  for_elements(p.geometry, elements, whole ? p.geometry.places : kPiece,
-               [&](int64_t sample, int64_t channel, Range places) __attribute__((always_inline)) {
-                 const PlaneFactors<T> f(factors, channel);
-                 T* const to = dx.target(sample, channel, places, dx_buffer);
-                 T* const beside = daddend.target(sample, channel, places, daddend_buffer);
-                 gradients.visit(f, sample, channel, places,
-                                 [&](const auto* dh, const T* x) __attribute__((always_inline)) {
-                                   gradient_piece<T>(p.frozen, f, dh, x, to, beside, places.end - places.begin);
-                                 });
-                 dx.write(sample, channel, places, to);
-                 if (daddend) daddend.write(sample, channel, places, beside);
-               });
+  const WholePlanes of(p.geometry.places, elements, whole);
+  backward_planes<T>(p, factors, of.planes);
+  const auto piece = [&](int64_t sample, int64_t channel, Range places) __attribute__((always_inline)) {
+    const PlaneFactors<T> f(factors, channel);
+    T* const to = dx.target(sample, channel, places, dx_buffer);
+    T* const beside = daddend.target(sample, channel, places, daddend_buffer);
+    gradients.visit(f, sample, channel, places, [&](const auto* dh, const T* x) __attribute__((always_inline)) {
+      gradient_piece<T>(p.frozen, f, dh, x, to, beside, places.end - places.begin);
+    });
+    dx.write(sample, channel, places, to);
+    if (daddend) daddend.write(sample, channel, places, beside);
+  };
+  for (const Range part : {of.before, of.after}) for_elements(p.geometry, part, kPiece, piece);
 }
 
 }  // namespace normact::cpu::NORMACT_ISA

@@ -9,6 +9,7 @@ set(NORMACT_CPU_SOURCES
     cpp/cpu/channel_parts.cpp
     cpp/cpu/dispatch.cpp
     cpp/cpu/forward.cpp
+    cpp/cpu/openmp_team.cpp
     cpp/cpu/pointwise.cpp
     cpp/cpu/scratch.cpp
     cpp/cpu/thread_pool.cpp)

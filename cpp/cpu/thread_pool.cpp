@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cpu/backend.h"
+#include "cpu/openmp_team.h"
 
 namespace normact::cpu {
 namespace {
@@ -70,25 +71,9 @@ class ThreadPool {
   /// False if another caller has the pool, or there is no memory for it.
   bool run(Job job) {
     if (busy_.exchange(true, std::memory_order_acquire)) return false;
-    job.lanes = grow(job.lanes);
-    if (job.lanes == 0) {
-      busy_.store(false, std::memory_order_release);
-      return false;
-    }
-    {
-      std::lock_guard lock(mutex_);
-      job_ = job;
-      for (int lane = 0; lane < job.lanes; ++lane)
-        share(lane).next.store(begin_of(job, lane), std::memory_order_relaxed);
-      joined_ = 0;
-      open_ = true;
-      generation_.fetch_add(1, std::memory_order_release);
-    }
-    for (int i = 1; i < job.lanes; ++i) wake_.notify_one();
-    take_tasks(job, 0);
-    close();
+    const bool done = run_on_team(job) || run_on_workers(job);
     busy_.store(false, std::memory_order_release);
-    return true;
+    return done;
   }
 
   /// Ends the workers, after the tasks of whoever has the pool; nobody gets it again.
@@ -105,16 +90,63 @@ class ThreadPool {
   }
 
  private:
+  /// On the threads of a runtime that is there anyway.
+  bool run_on_team(const Job& job) {
+    struct Call {
+      ThreadPool* pool;
+      const Job& job;
+    } call{this, job};
+    if (!divide(job)) return false;
+    return run_on_openmp_team(
+        job.lanes,
+        [](void* context, int lane) {
+          const Call& of = *static_cast<Call*>(context);
+          const uint64_t mode = float_mode();  // the thread is the runtime's, which gets it back as it was
+          set_float_mode(of.job.float_mode);
+          of.pool->take_tasks(of.job, lane);
+          set_float_mode(mode);
+        },
+        &call);
+  }
+
+  bool run_on_workers(Job job) {
+    job.lanes = grow(job.lanes);
+    if (job.lanes == 0 || !divide(job)) return false;
+    {
+      std::lock_guard lock(mutex_);
+      job_ = job;
+      joined_ = 0;
+      open_ = true;
+      generation_.fetch_add(1, std::memory_order_release);
+    }
+    for (int i = 1; i < job.lanes; ++i) wake_.notify_one();
+    take_tasks(job, 0);
+    close();
+    return true;
+  }
+
+  /// A share for each lane; false if there is no memory for them. A worker that looks at them still is none of this
+  /// job.
+  bool divide(const Job& job) {
+    const auto lanes = static_cast<size_t>(job.lanes);
+    try {
+      if (shares_.size() < lanes) shares_ = std::vector<Share>(lanes);
+    } catch (const std::exception&) {
+      return false;
+    }
+    for (int lane = 0; lane < job.lanes; ++lane) share(lane).next.store(begin_of(job, lane), std::memory_order_relaxed);
+    return true;
+  }
+
   /// Makes as many lanes as are wanted, the caller's among them, or as there can be. Returns how many.
   int grow(int lanes) {
     const auto wanted = static_cast<size_t>(lanes);
     try {
-      if (shares_.size() < wanted) shares_ = std::vector<Share>(wanted);
       while (workers_.size() + 1 < wanted) workers_.emplace_back([this] { work(); });
     } catch (const std::exception&) {
       // No more threads to be had: fewer do the work, with the same results.
     }
-    return static_cast<int>(std::min({wanted, workers_.size() + 1, shares_.size()}));
+    return static_cast<int>(std::min(wanted, workers_.size() + 1));
   }
 
   Share& share(int lane) { return shares_[static_cast<size_t>(lane)]; }

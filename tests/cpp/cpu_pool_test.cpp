@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The thread pool: every task once, many callers, calls inside tasks, forks. Meant to be run under ThreadSanitizer too.
+// Built twice: alone, and with an OpenMP runtime of 16 threads, which then do the work.
 #include <atomic>
 #include <thread>
 
+#include "cpu/openmp_team.h"
 #include "cpu/thread_pool.h"
 #include "cpu_fixture.h"
 
@@ -77,6 +79,23 @@ TEST(a_task_may_call_again) {
   CHECK_EQ(wrong.load(), 0);
 }
 
+bool has_team(int lanes) {
+  std::atomic<int> runs{0};
+  const bool ran = normact::cpu::run_on_openmp_team(
+      lanes, [](void* context, int) { ++*static_cast<std::atomic<int>*>(context); }, &runs);
+  CHECK_EQ(runs.load(), ran ? lanes : 0);
+  return ran;
+}
+
+TEST(the_threads_of_an_openmp_runtime_are_used_if_there_is_one) {
+#if defined(NORMACT_TEST_OPENMP)
+  CHECK(has_team(2) && has_team(16));
+  CHECK(!has_team(17));  // it has fewer
+#else
+  CHECK(!has_team(2));
+#endif
+}
+
 #if !defined(__SANITIZE_THREAD__)  // which cannot follow a fork of a threaded process
 TEST(a_forked_child_has_a_pool_of_its_own) {
   CHECK(runs_each_once(3, 100));
@@ -87,6 +106,7 @@ TEST(a_forked_child_has_a_pool_of_its_own) {
   });
   for (int i = 0; i < 20; ++i) {
     fixture::in_child("", [] {
+      CHECK(!has_team(2));  // its threads did not come along
       for (int round = 0; round < 20; ++round) CHECK(runs_each_once(3, 100));
     });
   }

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// The threads of an OpenMP runtime that is in the process already, PyTorch's above all. Between its parallel regions
+// such threads spin for milliseconds, and would share the processors with ours: two threads of our own then take as
+// long as one. The library neither links nor loads such a runtime.
+#pragma once
+
+namespace normact::cpu {
+
+/// body(context, lane) with each of lanes 0 .. lanes-1, at most once, on the runtime's threads; lane 0 on the caller.
+/// False, and nothing done, if there is no runtime, if it would use fewer threads here (as after
+/// torch.set_num_threads(1)), or in a forked child, where a runtime's threads are gone and it would wait for them for
+/// ever.
+bool run_on_openmp_team(int lanes, void (*body)(void* context, int lane), void* context);
+
+}  // namespace normact::cpu
