@@ -5,6 +5,8 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <fstream>
+#include <string>
 
 namespace normact::cpu {
 namespace {
@@ -17,6 +19,17 @@ struct Runtime {
 };
 
 std::atomic<bool> forked{false};
+const int registered = pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
+
+/// Threads of the process; 0 if that cannot be told.
+int count_threads() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    int count = 0;
+    if (word == "Threads:" && status >> count) return count;
+  }
+  return 0;
+}
 
 template <class Function>
 bool find(const char* name, Function* function) {
@@ -24,18 +37,18 @@ bool find(const char* name, Function* function) {
   return *function != nullptr;
 }
 
-/// Null as long as there is none: a framework may be imported at any time. Not to find one takes 0.2 us.
-const Runtime* runtime() {
+/// Null as long as there is none with threads: a framework may be imported at any time. Not to find one takes 0.2 us.
+/// Threads that nobody has started yet are in nobody's way; and this library may have been loaded in a forked child, to
+/// whose runtime they did not come along.
+const Runtime* runtime(int own_threads) {
   static std::atomic<const Runtime*> ready{nullptr};
   if (const Runtime* known = ready.load(std::memory_order_acquire)) return known;
   Runtime now{};
   if (!find("GOMP_parallel", &now.parallel) || !find("omp_get_thread_num", &now.thread) ||
-      !find("omp_get_max_threads", &now.max_threads)) {
+      !find("omp_get_max_threads", &now.max_threads) || count_threads() <= 1 + own_threads) {
     return nullptr;
   }
   static const Runtime found = now;
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
-  static_cast<void>(registered);
   ready.store(&found, std::memory_order_release);
   return &found;
 }
@@ -49,9 +62,10 @@ struct Call {
 
 }  // namespace
 
-bool run_on_openmp_team(int lanes, void (*body)(void* context, int lane), void* context) {
-  const Runtime* const openmp = runtime();
-  if (!openmp || forked.load(std::memory_order_relaxed) || openmp->max_threads() < lanes) return false;
+bool run_on_openmp_team(int lanes, int own_threads, void (*body)(void* context, int lane), void* context) {
+  if (registered != 0 || forked.load(std::memory_order_relaxed)) return false;
+  const Runtime* const openmp = runtime(own_threads);
+  if (!openmp || openmp->max_threads() < lanes) return false;
   Call call{lanes, body, context, openmp->thread};
   // As many threads as the framework uses: with another number the runtime would end some, or start some.
   openmp->parallel(

@@ -98,7 +98,7 @@ class ThreadPool {
     } call{this, job};
     if (!divide(job)) return false;
     return run_on_openmp_team(
-        job.lanes,
+        job.lanes, static_cast<int>(workers_.size()),
         [](void* context, int lane) {
           const Call& of = *static_cast<Call*>(context);
           const uint64_t mode = float_mode();  // the thread is the runtime's, which gets it back as it was

@@ -47,6 +47,9 @@ def _prefix() -> pathlib.Path:
 def set_num_threads(count: int) -> None:
     """Set the number of threads that work on the CPU is spread over; results do not depend on it.
 
+    They are those of an OpenMP runtime that is in the process, as PyTorch's is, unless that is set to fewer; else the
+    library's own.
+
     Raises
     ------
     ValueError

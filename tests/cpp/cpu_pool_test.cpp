@@ -82,13 +82,17 @@ TEST(a_task_may_call_again) {
 bool has_team(int lanes) {
   std::atomic<int> runs{0};
   const bool ran = normact::cpu::run_on_openmp_team(
-      lanes, [](void* context, int) { ++*static_cast<std::atomic<int>*>(context); }, &runs);
+      lanes, 0, [](void* context, int) { ++*static_cast<std::atomic<int>*>(context); }, &runs);
   CHECK_EQ(runs.load(), ran ? lanes : 0);
   return ran;
 }
 
 TEST(the_threads_of_an_openmp_runtime_are_used_if_there_is_one) {
 #if defined(NORMACT_TEST_OPENMP)
+  std::atomic<int> threads{0};
+#pragma omp parallel
+  ++threads;
+  CHECK_EQ(threads.load(), 16);
   CHECK(has_team(2) && has_team(16));
   CHECK(!has_team(17));  // it has fewer
 #else

@@ -57,6 +57,26 @@ assert os.waitpid(child, 0)[1] == 0
 """)
 
 
+def test_a_forked_child_loads_the_library() -> None:
+    """Where the runtime's threads are not, and no fork was seen."""
+    pytest.importorskip("torch")
+    script = """
+import os, torch
+torch.set_num_threads(2)
+x = torch.randn(1024, 1024)
+(x + x).sum()
+child = os.fork()
+if child == 0:
+    import normact
+    normact.set_num_threads(2)
+    for _ in range(5): normact.layer_norm(x.numpy())
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_threads_that_call_at_the_same_time() -> None:
     run("""
 y = normact.layer_norm(x)
