@@ -7,9 +7,9 @@
 namespace normact::cpu {
 
 /// body(context, lane) with each of lanes 0 .. lanes-1, at most once, on the runtime's threads; lane 0 on the caller.
-/// False, and nothing done, if there is no runtime with threads beside the caller and `own_threads` of ours, if it would
-/// use fewer here (as after torch.set_num_threads(1)), or in a forked child, where a runtime's threads are gone and it
-/// would wait for them for ever.
+/// False, and nothing done, if there is no runtime with threads beside the caller and `own_threads` of ours, if it
+/// would use fewer here (as after torch.set_num_threads(1)), or in a forked child, where a runtime's threads are gone
+/// and it would wait for them for ever.
 bool run_on_openmp_team(int lanes, int own_threads, void (*body)(void* context, int lane), void* context);
 
 }  // namespace normact::cpu
