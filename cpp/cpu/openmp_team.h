@@ -6,10 +6,12 @@
 
 namespace normact::cpu {
 
-/// body(context, lane) with each of lanes 0 .. lanes-1, at most once, on the runtime's threads; lane 0 on the caller.
-/// False, and nothing done, if there is no runtime with threads beside the caller and `own_threads` of ours, if it
-/// would use fewer here (as after torch.set_num_threads(1)), or in a forked child, where a runtime's threads are gone
-/// and it would wait for them for ever.
-bool run_on_openmp_team(int lanes, int own_threads, void (*body)(void* context, int lane), void* context);
+/// body(context, lane) with lanes 0 .. lanes-1, each at most once, on the runtime's threads; lane 0 on the caller. A
+/// lane that the runtime has no thread for is left out: others do its tasks. False, and nothing done,
+/// - if there is no runtime with threads beside the caller and `own_threads` of ours,
+/// - if it would use fewer (torch.set_num_threads(1)), or is at work already,
+/// - on any thread but the process's first: a runtime starts a whole team of further threads for each of the others,
+/// - in a forked child, where a runtime's threads are gone.
+bool run_on_openmp_team(int lanes, int own_threads, void (*body)(void* context, int lane), void* context) noexcept;
 
 }  // namespace normact::cpu

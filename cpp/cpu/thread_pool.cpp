@@ -66,12 +66,16 @@ struct alignas(64) Share {
   std::atomic<int64_t> next{0};
 };
 
+thread_local bool running_here = false;  // this thread is in run()
+
 class ThreadPool {
  public:
   /// False if another caller has the pool, or there is no memory for it.
   bool run(Job job) {
     if (busy_.exchange(true, std::memory_order_acquire)) return false;
+    running_here = true;
     const bool done = run_on_team(job) || run_on_workers(job);
+    running_here = false;
     busy_.store(false, std::memory_order_release);
     return done;
   }
@@ -226,6 +230,7 @@ void forget_pool_in_child() {
 struct AtExit {
   ~AtExit() {
     exiting.store(true);
+    if (running_here) return;  // exit() from a task, or from a runtime that cannot start its threads
     std::lock_guard lock(pool_mutex);
     if (ThreadPool* pool = the_pool.load()) pool->stop();  // not deleted: another thread may be in run()
   }
