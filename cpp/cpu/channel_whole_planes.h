@@ -20,7 +20,7 @@ struct PlaneVectors {
 
 /// body(sample, channel) for planes counted in the order sample, channel.
 template <class Body>
-NORMACT_SIMD void for_planes(int64_t channels, Range planes, Body body) {
+NORMACT_SIMD void for_each_plane(int64_t channels, Range planes, Body body) {
   int64_t sample = planes.begin / channels, channel = planes.begin - sample * channels;
   for (int64_t left = planes.end - planes.begin; left > 0; --left) {
     body(sample, channel);
@@ -34,7 +34,7 @@ template <class T, Fused kFused, bool kAddend>
 void forward_planes(const ChannelForward& p, const ChannelFactors& factors, Range planes) {
   const Planes<T> x(p.geometry, p.x), addend(p.geometry, p.addend), y(p.geometry, p.y);
   const int64_t places = p.geometry.places;
-  for_planes(p.geometry.channels, planes, [&](int64_t sample, int64_t channel) __attribute__((always_inline)) {
+  for_each_plane(p.geometry.channels, planes, [&](int64_t sample, int64_t channel) __attribute__((always_inline)) {
     affine_piece<T, kFused, kAddend>(PlaneFactors<T>(factors, channel), x.plane(sample, channel),
                                      kAddend ? addend.plane(sample, channel) : nullptr, y.plane(sample, channel),
                                      places);
@@ -56,7 +56,7 @@ template <class T, bool kFrozen, bool kAddend>
 void backward_planes(const ChannelBackward& p, const ChannelFactors& factors, Range planes) {
   const Planes<T> dy(p.geometry, p.dy), x(p.geometry, p.x), dx(p.geometry, p.dx), daddend(p.geometry, p.daddend);
   const int64_t places = p.geometry.places;
-  for_planes(p.geometry.channels, planes, [&](int64_t sample, int64_t channel) __attribute__((always_inline)) {
+  for_each_plane(p.geometry.channels, planes, [&](int64_t sample, int64_t channel) __attribute__((always_inline)) {
     gradient_piece<T, kFrozen, kAddend>(PlaneFactors<T>(factors, channel), dy.plane(sample, channel),
                                         x.plane(sample, channel), dx.plane(sample, channel),
                                         kAddend ? daddend.plane(sample, channel) : nullptr, places);

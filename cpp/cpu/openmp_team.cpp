@@ -41,7 +41,10 @@ bool is_forked_copy() {
 std::atomic<bool> forked{is_forked_copy()};
 const int registered = pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
 
-bool is_main_thread() { return syscall(SYS_gettid) == getpid(); }
+bool is_first_thread() {
+  static thread_local const bool is_first = syscall(SYS_gettid) == getpid();  // a forked child does not ask
+  return is_first;
+}
 
 /// Threads of the process; 0 if that cannot be told.
 int count_threads() {
@@ -88,7 +91,7 @@ struct Call {
 }  // namespace
 
 bool run_on_openmp_team(int lanes, int own_threads, void (*body)(void* context, int lane), void* context) noexcept {
-  if (registered != 0 || forked.load(std::memory_order_relaxed) || !is_main_thread()) return false;
+  if (registered != 0 || forked.load(std::memory_order_relaxed) || !is_first_thread()) return false;
   const Runtime* const openmp = runtime(lanes, own_threads);
   if (!openmp || openmp->max_threads() < lanes || openmp->in_parallel() != 0) return false;
   Call call{lanes, body, context, openmp->thread};

@@ -129,8 +129,7 @@ class ThreadPool {
     return true;
   }
 
-  /// A share for each lane; false if there is no memory for them. A worker that looks at them still is none of this
-  /// job.
+  /// A share for each lane; false if there is no memory for them. No worker looks at shares after close().
   bool divide(const Job& job) {
     const auto lanes = static_cast<size_t>(job.lanes);
     try {

@@ -47,8 +47,8 @@ def _prefix() -> pathlib.Path:
 def set_num_threads(count: int) -> None:
     """Set the number of threads that work on the CPU is spread over; results do not depend on it.
 
-    They are those of an OpenMP runtime that is in the process, as PyTorch's is, unless that is set to fewer; else the
-    library's own.
+    Calls of the process's first thread use those of an OpenMP runtime that is there, as PyTorch's is, if it has as
+    many; else they are the library's own.
 
     Raises
     ------

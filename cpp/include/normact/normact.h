@@ -346,7 +346,8 @@ NORMACT_API const char* normact_last_error(void);
 NORMACT_API const char* normact_build_info(const char* name);
 
 /* Threads that CPU work is spread over (default: the processors this process may run on). Results do not depend on
- * it. count >= 1; INVALID_ARGUMENT otherwise. */
+ * it. Calls of the process's first thread use those of an OpenMP runtime that is there, if it has as many; else they
+ * are the library's own. count >= 1; INVALID_ARGUMENT otherwise. */
 NORMACT_API normact_status normact_set_num_threads(int count);
 NORMACT_API int normact_get_num_threads(void);
 
