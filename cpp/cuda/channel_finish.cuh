@@ -102,7 +102,7 @@ __global__ void channel_count_kernel(const __grid_constant__ ChannelMerge p) {
 static __global__ void channel_batch_kernel(int64_t* batches) { ++*batches; }
 
 /// Running statistics of instance norm: the means over the samples enter them.
-/// Work     a warp adds up the samples of a channel, whose first entry each has become the moments of all.
+/// Work     a warp adds up the samples of a channel, of which each has the moments in its first entry.
 template <class A>
 __global__ void __launch_bounds__(kChannelThreads)
     instance_running_kernel(const __grid_constant__ ChannelForward p, const MomentsEntry<A>* entries, int64_t parts) {
@@ -111,9 +111,9 @@ __global__ void __launch_bounds__(kChannelThreads)
   if (channel >= channels) return;
   A mean = A(0), variances = A(0);
   for (int64_t sample = threadIdx.x % kWarp; sample < p.geometry.samples; sample += kWarp) {
-    const Moments<A> m = handed<Arrival::there>(entries + (sample * channels + channel) * parts).moments();
-    mean += m.mean;
-    variances += unbiased_variance(m);
+    const MomentsEntry<A> of = handed<Arrival::there>(entries + (sample * channels + channel) * parts);
+    mean += of.mean + of.origin;
+    variances += unbiased_variance(of.moments());
   }
   const A samples = static_cast<A>(p.geometry.samples);
   mean = warp_sum(mean) / samples;

@@ -75,7 +75,7 @@ __device__ __forceinline__ NumberPair<Accumulator<T>> plane_statistics(const For
   m.mean += own->origin;
   const A rstd = rstd_of(variance(m), p.eps);
   if (leads) {
-    leave_statistics(p, part.batch, part.group, m, rstd, own);
+    leave_statistics<A>(p, part.batch, part.group, m, rstd, nullptr);  // the block's other warps may still read entries
     if (part.number == 0) count_batch(p.running);
   }
   return {m.mean, rstd};

@@ -64,7 +64,8 @@ __device__ __forceinline__ void count_batch(const RunningStatistics& running) {
   if (running.batches != nullptr && !running.cumulative) ++*running.batches;
 }
 
-/// Writes the statistics of a set, and enters them into running ones. One thread.
+/// Writes the statistics of a set, and enters them into running ones, or into `entry`, of which those of instance norm
+/// are made, unless it has them and others may be reading it. One thread.
 template <class A>
 __device__ __forceinline__ void leave_statistics(const ForwardProblem<A>& p, int64_t batch, int64_t group,
                                                  const Moments<A>& m, A rstd, MomentsEntry<A>* entry) {
@@ -72,8 +73,8 @@ __device__ __forceinline__ void leave_statistics(const ForwardProblem<A>& p, int
   if (p.rstd.data != nullptr) *statistic_at<A>(p.rstd, batch, group) = rstd;
   if (p.set == ChannelSet::channel) {
     update_running(p.running, group, m.mean, unbiased_variance(m));
-  } else if (p.running.mean.data != nullptr) {
-    *entry = {m.mean, m.m2, m.count, A(0)};  // for instance_running_kernel
+  } else if (p.running.mean.data != nullptr && entry != nullptr) {
+    *entry = {m.mean, m.m2, m.count, A(0)};
   }
 }
 

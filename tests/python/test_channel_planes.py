@@ -11,7 +11,7 @@ import pytest
 
 from activation_cases import Kind
 from channel_cases import OPERATIONS, Problem, fused_problem
-from channel_checks import check
+from channel_checks import arrays, check, forward
 from devices import Device
 
 pytestmark = pytest.mark.cuda
@@ -68,3 +68,12 @@ def test_large_planes_of_whole_packs(device: Device, op: str, dtype: str) -> Non
     plain = Problem(op, shape, dtype, "float32", num_groups=4, running=op != "group_norm", mean=30.0)
     check(device, plain)
     check(device, dataclasses.replace(plain, activation=Kind("silu"), running=False))
+
+
+def test_running_statistics_change_no_output(device: Device) -> None:
+    """All warps of a block read of its set what running statistics are made of as well."""
+    problem = Problem("instance_norm", (35, 70, 56, 56), "float32", "float32", running=True, mean=30.0)
+    given = arrays(device, problem)
+    plain = device.bits(forward(problem, given._replace(running_mean=None, running_var=None)))
+    for _ in range(4):
+        np.testing.assert_array_equal(device.bits(forward(problem, given)), plain)
