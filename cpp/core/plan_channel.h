@@ -20,6 +20,7 @@
 namespace normact {
 
 constexpr int kChannelThreads = 256;
+constexpr int kRingChunks = 16;  // of all slots of a ring (RingDivision)
 constexpr int kLargeRingAccesses = 16, kSmallRingAccesses = 8;  // of all threads; small ones are for less than sm_80
 
 /// How the tensors of x's shape are accessed.
@@ -50,6 +51,7 @@ enum class ChannelPasses : uint8_t { both, reduce, apply };
 enum class ChannelOrder : uint8_t {
   kept,      // every block both passes of its items, which it keeps in shared memory between them: x is read once
   slabs,     // a cluster of blocks both passes of a slab, which lies in their shared memory: x is read once
+  rings,     // persistent clusters both passes of sets that come in one after the other: x is read once
   launches,  // each pass a launch of its own over planes of whole packs (PlaneDivision): nobody waits
   solo,      // a block both passes of a slab: nobody waits
   waves,     // blocks draw items by tickets, wave by wave
@@ -68,6 +70,17 @@ struct PlaneDivision {
 
   int64_t numbers() const { return sets * parts; }
   int64_t blocks() const { return (numbers() * team + kChannelThreads - 1) / kChannelThreads; }
+};
+
+/// How clusters go through sets of planes of whole packs: whose packs are whose, and the ring of a block.
+struct RingDivision {
+  int warps;           // of a block that work
+  int threads;         // of these
+  int rounds;          // packs of a thread, at most
+  int rounds_a_chunk;  // that come and go together
+  int chunks;
+  int packs_a_block;  // of a set
+  int stages;         // sets that come in or are worked on, 1 or more
 };
 
 struct ChannelPlan {
@@ -96,7 +109,7 @@ struct ChannelPlan {
   int64_t settles_a_slab;  // items that do so
   bool settles_apart;      // kept: else each block does so for itself
   int64_t blocks;
-  int cluster;                  // slabs: blocks of one, 1 and more
+  int cluster;                  // slabs, rings: blocks of one, 1 and more
   bool keeps_slopes;            // slabs: dh of 16 bits is kept in fp32, where one more tensor would be
   int accesses;                 // kept, slabs: the most of a thread in an item, of each tensor
   int delay;                    // kept: nanoseconds by which half of the teams begin later
@@ -105,7 +118,8 @@ struct ChannelPlan {
   int parameter_bytes;          // kept: those of the channels of two items; 0: too many
   int bits_stride;              // turned mask: bytes of a column of packs
   int bits_bytes;               // turned mask: of shared memory, between scratch memory and kept packs
-  PlaneDivision reduce, apply;  // launches: of the two passes
+  PlaneDivision reduce, apply;  // launches, rings: of the two passes
+  RingDivision ring;            // rings
   int groups_an_item;           // that an item may touch, and leaves an entry of; 0: groups of one channel
   int64_t group_entries_at;     // index of the first entry of a group, behind those of channels
   size_t finals;                // offset in the workspace, behind the entries: two numbers a group
@@ -134,6 +148,7 @@ struct ChannelRequest {
   bool place_major;   // elements: channels lie closer together than places
   bool columns;       // whether a batch norm whose planes are not whole packs may go by columns, too
   int tensors;        // of x's shape that a pass reads
+  int staged;         // that both passes read together, addends and what a slope needs included
   int kept;           // of these, those that both passes need, and that may be kept between them
   bool slopes;        // whether slopes are worth keeping as well: of 16 bits, of another activation than ReLU
   bool beside;        // whether a pass reads anything beside what may be kept: an addend, y, a mask
@@ -172,6 +187,9 @@ struct ChannelTuning {
   int64_t kept_plane_bytes = 6 << 10;  // of sets that are kept rather than gone through by launches: planes, at least
   int64_t kept_bytes = 32 << 20;       // x, at least
   int64_t kept_set_bytes = 5 << 20, kept_sets_bytes = 7 << 19;  // one tensor of a set, or two, at most
+  int64_t ring_plane_bytes = 1024;        // rings: of a plane, at least: a copy each
+  int64_t ring_bytes = 8 << 20;           // x, at least
+  int64_t ring_turn_bytes = 48 << 10;     // that a block moves in a turn, at least
   int kept_teams = 2;  // at work at the same time, at least, where not everything is
 };
 

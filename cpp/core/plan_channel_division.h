@@ -52,6 +52,12 @@ inline bool marks_edges(const ChannelRequest& r) {
   return r.marks && r.numbered && !r.aligned && r.set == ChannelSet::channel && width_of(r) == 8;
 }
 
+/// Planes of whole packs: whether a pack's bits are one byte of a mask, or a part of one that others do not write.
+inline bool masks_whole_packs(const ChannelRequest& r) {
+  return r.set == ChannelSet::channel && r.geometry.places_after == r.geometry.places &&
+         (!r.marks || width_of(r) == 8);
+}
+
 /// Whether tiles of planes begin and end between bytes of a mask.
 inline bool share_no_byte(const ChannelRequest& r, int64_t tile) {
   return tile * r.geometry.places % 8 == 0 && r.geometry.channels % tile == 0;
@@ -80,6 +86,9 @@ bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelT
 
 /// A whole plan of slabs in the shared memory of clusters; false if they do not fit, or other ways are faster.
 bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* plan);
+
+/// A whole plan of sets that go through the shared memory of clusters; false if they cannot, or are too small.
+bool plan_rings(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan);
 
 /// A whole plan of launches for each pass over planes; false if they cannot.
 bool plan_planes(const ChannelRequest& r, const ChannelTuning& tuning, ChannelPlan* plan);

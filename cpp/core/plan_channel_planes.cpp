@@ -46,8 +46,7 @@ bool plan_planes(const ChannelRequest& r, const ChannelTuning& tuning, ChannelPl
   const ChannelGeometry& g = r.geometry;
   if (r.access != ChannelAccess::planes || !r.aligned) return false;
   const bool channel = r.set == ChannelSet::channel;
-  // A pack's bits are one byte, or a part of one that others do not write.
-  if (r.mask && (!channel || g.places_after != g.places || (r.marks && width_of(r) != 8))) return false;
+  if (r.mask && !masks_whole_packs(r)) return false;
   const int64_t plane = g.places / width_of(r), of_group = group_channels(r);
   PlaneDivision apply{};
   apply.sets_a_batch = g.groups;

@@ -109,6 +109,7 @@ ChannelRequest request_of(const ChannelForward& p, int sm_margin) {
   ChannelRequest r =
       request_with(p, p.x, {&p.addend, &p.y}, batch ? ChannelPasses::both : ChannelPasses::apply, sm_margin);
   r.tensors = r.kept = 1;
+  r.staged = p.addend.data != nullptr ? 2 : 1;
   r.mask = r.marks = p.mask != nullptr;
   r.beside = p.addend.data != nullptr || r.mask;
   r.averages = p.set == ChannelSet::group && p.running.mean.data != nullptr;
@@ -124,6 +125,7 @@ ChannelRequest request_of(const ChannelBackward& p, ChannelPasses passes, int sm
   if (p.y.data != nullptr || p.addend.data != nullptr) r.tensors = 3;  // an addend is there if h is computed again
   r.mask = p.mask != nullptr;
   const normact_activation_kind kind = p.activation.kind;
+  r.staged = kind != NORMACT_ACTIVATION_IDENTITY && !r.mask ? r.tensors : r.kept;
   r.slopes = size_of(p.dtype) == 2 && kind != NORMACT_ACTIVATION_IDENTITY && kind != NORMACT_ACTIVATION_RELU;
   r.beside = r.tensors > r.kept || r.mask;
   r.sums = 2;

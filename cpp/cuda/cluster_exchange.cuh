@@ -60,6 +60,13 @@ __device__ __forceinline__ void post(const SumPair<N>* slot, const Mbarrier* bar
   }
 }
 
+/// The blocks of a cluster, and the warps of each that contribute.
+struct ClusterBlocks {
+  int warps;
+  int blocks;
+  int rank;  // of this block
+};
+
 /// Where in its memory a turn takes place, and how often that has been used before, modulo 2.
 struct ExchangeTurn {
   int slot;

@@ -8,6 +8,8 @@
 #include "cuda/channel_launchers.h"
 #include "cuda/channel_planes_backward.cuh"
 #include "cuda/channel_planes_forward.cuh"
+#include "cuda/channel_ring_backward.cuh"
+#include "cuda/channel_ring_forward.cuh"
 #include "cuda/channel_slab_backward.cuh"
 #include "cuda/channel_slab_forward.cuh"
 #include "cuda/launch.cuh"
@@ -153,6 +155,34 @@ Status launch_plane_backward(const ChannelInputGradient& problem, ChannelPasses 
   });
 }
 
+inline LaunchShape ring_shape(const ChannelPlan& plan) {
+  LaunchShape shape = channel_shape(plan);
+  shape.block = dim3(static_cast<unsigned>(plan.ring.threads + kClusterServants * kWarp));
+  shape.cluster = plan.cluster;
+  return shape.chained();
+}
+
+template <class T>
+Status launch_ring_forward(const ChannelForward& p, const ChannelPlan& plan, const Launch& launch) {
+  using A = Accumulator<T>;
+  auto* entries = static_cast<MomentsEntry<A>*>(ChannelWorkspace(launch, plan).entries());
+  return with_act<T>(p.activation.kind, [&](auto act) {
+    return launch_kernel<ring_forward_kernel<T, decltype(act)>>("ring norm forward kernel launch", ring_shape(plan),
+                                                                launch, ForwardProblem<A>(p),
+                                                                PlaneSpace(p, p.x, plan.apply), plan.ring, entries);
+  });
+}
+
+template <class T>
+Status launch_ring_backward(const BackwardProblem<Accumulator<T>>& p, const ChannelPlan& plan, const Launch& launch) {
+  auto* entries = static_cast<NumberPair<Accumulator<T>>*>(ChannelWorkspace(launch, plan).entries());
+  return with_act<T>(p.activation.kind, [&](auto act) {
+    return launch_kernel<ring_backward_kernel<T, decltype(act)>>("ring norm backward kernel launch", ring_shape(plan),
+                                                                 launch, p, PlaneSpace(p, p.x, plan.apply), plan.ring,
+                                                                 entries);
+  });
+}
+
 inline LaunchShape slab_shape(const ChannelPlan& plan) {
   LaunchShape shape = channel_shape(plan);
   shape.cluster = plan.cluster;
@@ -193,6 +223,7 @@ Status launch_forward_passes(const ChannelForward& problem, ChannelPasses passes
   using A = Accumulator<T>;
   if constexpr (sizeof(T) < 8) {
     if (plan.order == ChannelOrder::launches) return launch_plane_forward<T>(problem, passes, plan, launch);
+    if (plan.order == ChannelOrder::rings) return launch_ring_forward<T>(problem, plan, launch);
     if (plan.order == ChannelOrder::slabs) return launch_slab_forward<T>(problem, plan, launch);
   }
   const ForwardProblem<A> p(problem);
@@ -256,11 +287,13 @@ Status launch_channel_backward(const ChannelInputGradient& problem, ChannelPasse
   set_geometry(plan, &p, {&p.dy, &p.x, &p.addend, &p.y, &p.dx, &p.daddend});
   const ChannelWorkspace workspace(launch, plan);
   const bool slabs = plan.order == ChannelOrder::slabs, planes = plan.order == ChannelOrder::launches;
+  const bool rings = plan.order == ChannelOrder::rings;
   if constexpr (sizeof(T) < 8) {
+    if (rings) NORMACT_TRY(launch_ring_backward<T>(p, plan, launch));
     if (slabs) NORMACT_TRY(launch_slab_backward<T>(p, plan, launch));
     if (planes) NORMACT_TRY(launch_plane_backward<T>(problem, passes, plan, launch));
   }
-  if (plan.units > 0 && !slabs && !planes) {
+  if (plan.units > 0 && !rings && !slabs && !planes) {
     ChannelSpace space(p, plan, passes);
     space.set_extent(p.geometry, p.x);
     NORMACT_TRY(workspace.clear_counters(launch));

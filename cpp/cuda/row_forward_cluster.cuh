@@ -17,12 +17,12 @@
 
 #include "core/plan.h"
 #include "cuda/cluster_exchange.cuh"
+#include "cuda/cluster_moments.cuh"
 #include "cuda/cluster_row.cuh"
 #include "cuda/memory.cuh"
 #include "cuda/reduce.cuh"
 #include "cuda/row_activation.cuh"
 #include "cuda/values.cuh"
-#include "math/moments.h"
 #include "math/normalize.h"
 
 namespace normact::cuda {
@@ -30,28 +30,6 @@ namespace normact::cuda {
 constexpr int kForwardClusterThreads = (kClusterWarps + kClusterServants) * kWarp;
 
 #if __CUDA_ARCH__ >= 900
-
-/// Parts of a row, one a lane, as the exchange merges them.
-struct RowParts {
-  double count;  // elements of this lane's part; 0 if it has none
-  double reciprocal_count;
-  double reciprocal_total;  // of all lanes together
-
-  __device__ RowParts(int elements, int total)
-      : count(elements), reciprocal_count(elements > 0 ? 1.0 / elements : 0.0), reciprocal_total(1.0 / max(total, 1)) {}
-
-  /// Sum and sum of squares about the mean of all lanes' parts, from those of this lane's about its own mean.
-  template <NormKind kKind>
-  __device__ __forceinline__ SumPair<double> merge(const SumPair<double>& part) const {
-    if constexpr (kKind == NormKind::layer) {
-      const double sum = warp_sum(part.first);
-      const Moments<double> moments{part.first * reciprocal_count, part.second, count};
-      return {sum, warp_sum(recentred(moments, sum * reciprocal_total))};
-    } else {
-      return {0, warp_sum(part.second)};
-    }
-  }
-};
 
 /// Sum of a warp's packs at `from` in shared memory, and sum of their squares about their mean (rms: about 0). kFull:
 /// all packs that a thread may have are there; without branches their loads need not wait for each other.
@@ -80,16 +58,8 @@ __device__ __forceinline__ SumPair<double> warp_moments(SharedAddress from, cons
   }
   A square = squares[0] + squares[1];
   if constexpr (kKind == NormKind::rms) return {0, static_cast<double>(warp_sum(square))};
-  const A total = sum[0] + sum[1];
-  const A shift = total * reciprocal_lane_count;
-  square -= total * shift;
-  // The lanes' means are compared with the first lane's centre, so that they keep their digits.
-  const A origin = __shfl_sync(kFullWarp, centre, 0);
-  const A mean = (centre - origin) + shift;
-  const A beyond = warp_sum(mean * lane_count);
-  square = recentred(Moments<A>{mean, square, lane_count}, beyond * reciprocal_warp_count);
-  return {static_cast<double>(origin) * (share.count * kSize) + static_cast<double>(beyond),
-          static_cast<double>(warp_sum(square))};
+  return moments_of_warp(centre, sum[0] + sum[1], square, lane_count, reciprocal_lane_count,
+                         reciprocal_warp_count, share.count * kSize);
 }
 
 /// x = round(x + residual) in shared memory and in residual_out: the norm is of what the caller gets back.
@@ -118,22 +88,16 @@ __device__ __forceinline__ void serve_forward(const RowForward& p, const Scalars
                                               WarpExchange<double, A>& exchange) {
   constexpr int kSize = kPackSize<T>;
   const int block_packs = share.warps * share.packs_per_warp;
-  const int block_first = share.rank * block_packs;
-  const RowParts warps(
-      share.lane < share.warps
-          ? share.packs_from(block_first + share.lane * share.packs_per_warp, share.packs_per_warp) * kSize
-          : 0,
-      share.packs_from(block_first, block_packs) * kSize);
-  const RowParts blocks(share.lane < share.blocks ? share.packs_from(share.lane * block_packs, block_packs) * kSize : 0,
-                        share.packs * kSize);
+  const auto elements = [&](bool exists, int from, int most) { return exists ? share.packs_from(from, most) * kSize : 0; };
+  const ClusterParts parts(
+      elements(share.lane < share.warps, share.block_first + share.lane * share.packs_per_warp, share.packs_per_warp),
+      share.block_count * kSize, elements(share.lane < share.blocks, share.lane * block_packs, block_packs),
+      share.packs * kSize);
   for (int turn = 0; turn < share.turns; ++turn) {
-    const SumPair<double> total = exchange.merge(
-        turn, share.warps, share.blocks, share.rank,
-        [&](const SumPair<double>& part) { return warps.merge<kKind>(part); },
-        [&](const SumPair<double>& part) { return blocks.merge<kKind>(part); });
+    const SumPair<double> moments = parts.merge<kKind>(turn, {share.warps, share.blocks, share.rank}, exchange);
     if (share.lane != 0) continue;
-    const A mean = static_cast<A>(total.first * blocks.reciprocal_total);
-    const A variance = static_cast<A>(total.second * blocks.reciprocal_total);
+    const A mean = static_cast<A>(moments.first);
+    const A variance = static_cast<A>(moments.second);
     const A rstd = reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });
     exchange.publish(turn, {mean, rstd});
     if (share.rank == 0) {

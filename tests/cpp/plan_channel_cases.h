@@ -24,6 +24,7 @@ using normact::DType;
 using normact::StatisticsSource;
 
 constexpr DeviceInfo kHopper{90, 132, 227 * 1024 - 4096, {132, 66, 30, 14, 7}};
+constexpr DeviceInfo kAmpere{80, 108, 163 * 1024 - 4096, {}};  // without clusters
 alignas(16) inline char memory[64];
 
 enum class Layout : uint8_t { planes, rows };
@@ -44,6 +45,10 @@ inline ChannelForward forward(Layout layout, int64_t samples, int64_t channels, 
 
 inline ChannelPlan plan_of(const ChannelForward& p, int sm_margin = 0) {
   return plan_channel(request_of(p, sm_margin), kHopper, ChannelTuning{});
+}
+
+inline ChannelPlan on_ampere(const ChannelForward& p, int sm_margin = 0) {
+  return plan_channel(request_of(p, sm_margin), kAmpere, ChannelTuning{});
 }
 
 inline ChannelAccess access_of(const ChannelForward& p) { return request_of(p, 0).access; }
@@ -98,17 +103,36 @@ inline void check_slabs(const ChannelRequest& r, const ChannelPlan& plan) {
   CHECK(!r.mask && !plan.waits_together() && plan.counter_bytes == 0 && plan.parts == 1);
 }
 
+/// Every pack of a set is in one thread of one block, none of which is without, and the ring has room.
+inline void check_rings(const ChannelRequest& r, const ChannelPlan& plan) {
+  const normact::RingDivision& d = plan.ring;
+  CHECK_EQ(plan.apply.sets, plan.batches * plan.groups);
+  CHECK(plan.apply.packs == plan.units && plan.apply.parts == 1);
+  CHECK(d.warps >= 1 && d.warps <= normact::kClusterWarps && d.threads == d.warps * 32);
+  CHECK_EQ(d.packs_a_block, d.threads * d.rounds);
+  CHECK(d.packs_a_block * plan.cluster >= plan.units && d.packs_a_block * (plan.cluster - 1) < plan.units);
+  CHECK(d.rounds_a_chunk * d.chunks >= d.rounds && d.rounds_a_chunk * (d.chunks - 1) < d.rounds);
+  CHECK(d.stages >= 1 && d.stages * d.chunks <= normact::kRingChunks);
+  CHECK_EQ(plan.kept_bytes, d.stages * d.packs_a_block * 16 * r.staged);
+  CHECK(plan.kept_bytes <= kHopper.shared_memory_block);
+  CHECK(plan.blocks % plan.cluster == 0 && plan.blocks / plan.cluster <= plan.apply.sets);
+  CHECK(!plan.waits_together() && plan.counter_bytes == 0 && plan.parts == 1);
+}
+
+/// What is true of a plan that has no items; false if it has.
+inline bool check_without_items(const ChannelRequest& r, const ChannelPlan& plan) {
+  switch (plan.order) {
+    case ChannelOrder::launches: check_launches(r, plan); return true;
+    case ChannelOrder::slabs: check_slabs(r, plan); return true;
+    case ChannelOrder::rings: check_rings(r, plan); return true;
+    default: return false;
+  }
+}
+
 /// Every channel is in a tile, every unit in a part, every group in one slab, and the wave has its slabs.
 inline void check_division(const ChannelForward& p) {
   const ChannelPlan plan = plan_of(p);
-  if (plan.order == ChannelOrder::launches) {
-    check_launches(request_of(p, 0), plan);
-    return;
-  }
-  if (plan.order == ChannelOrder::slabs) {
-    check_slabs(request_of(p, 0), plan);
-    return;
-  }
+  if (check_without_items(request_of(p, 0), plan)) return;
   const normact::ChannelGeometry g =
       plan.access == ChannelAccess::columns ? normact::columns_of(p.geometry) : p.geometry;
   const int64_t channels = g.channels, per_group = channels / plan.groups;
@@ -136,7 +160,6 @@ inline ChannelBackward backward(const ChannelForward& p) {
 inline ChannelPlan plan_of(const ChannelBackward& p) {
   const ChannelRequest request = request_of(p, ChannelPasses::both, 0);
   const ChannelPlan plan = plan_channel(request, kHopper, ChannelTuning{});
-  if (plan.order == ChannelOrder::launches) check_launches(request, plan);
-  if (plan.order == ChannelOrder::slabs) check_slabs(request, plan);
+  check_without_items(request, plan);
   return plan;
 }

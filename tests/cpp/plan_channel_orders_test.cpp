@@ -39,17 +39,13 @@ TEST(what_fits_few_blocks_is_kept_by_clusters) {
   CHECK(goes(p) && plan_of(p).workspace_bytes >= 8 * 256 * 16);
   p.source = StatisticsSource::running;
   CHECK(plan_of(p).order == ChannelOrder::single);
-  constexpr DeviceInfo kAmpere{80, 108, 163 * 1024 - 4096, {}};  // without clusters
-  const auto on_ampere = [&](const ChannelForward& of) {
-    return plan_channel(request_of(of, 0), kAmpere, ChannelTuning{});
-  };
   CHECK(on_ampere(forward(Layout::rows, 8, 1280, 256, 32)).cluster == 1);
   CHECK(on_ampere(forward(Layout::rows, 2, 512, 65536, 32)).order != ChannelOrder::slabs);
 }
 
 TEST(whole_planes_go_by_launches) {
   ChannelForward p = forward(Layout::planes, 64, 512, 784, 0);
-  ChannelPlan plan = plan_of(p);
+  ChannelPlan plan = on_ampere(p);
   CHECK(plan.order == ChannelOrder::launches);
   CHECK_EQ(plan.reduce.sets, 512);
   CHECK_EQ(plan.reduce.packs, 64 * 98);
@@ -62,27 +58,85 @@ TEST(whole_planes_go_by_launches) {
   CHECK_EQ(plan.reduce.team, 32);
   CHECK_EQ(plan.apply.sets, 8 * 32);
   CHECK_EQ(plan.apply.team, normact::kChannelThreads);
-  const auto goes = [](const ChannelForward& of) { return plan_of(of).order == ChannelOrder::launches; };
-  CHECK(goes(forward(Layout::planes, 64, 512, 784, 0, DType::f32)));
-  CHECK(!goes(forward(Layout::planes, 64, 512, 784, 0, DType::bf16, 2)));  // no whole packs
-  CHECK(!goes(forward(Layout::planes, 64, 512, 788, 0)));
-  CHECK(!goes(forward(Layout::planes, 64, 512, 784, 0, DType::f64)));
-  CHECK(!goes(forward(Layout::planes, 64, 256, 3136, 0)));  // large planes are kept,
-  p = forward(Layout::planes, 64, 256, 3136, 0);
-  p.addend = p.x;
-  CHECK(goes(p));                                             // if nothing else is read,
-  CHECK(goes(forward(Layout::planes, 1, 128, 1310720, 32)));  // and sets are not
+  const auto goes = [](const ChannelForward& of) {
+    return plan_of(of).order == ChannelOrder::launches && on_ampere(of).order == ChannelOrder::launches;
+  };
+  CHECK(goes(forward(Layout::planes, 8, 256, 784, 0)));  // small
+  CHECK(goes(forward(Layout::planes, 8, 256, 784, 0, DType::f32)));
+  CHECK(!goes(forward(Layout::planes, 8, 256, 784, 0, DType::bf16, 2)));  // no whole packs
+  CHECK(!goes(forward(Layout::planes, 8, 256, 788, 0)));
+  CHECK(!goes(forward(Layout::planes, 8, 256, 784, 0, DType::f64)));
+  CHECK(goes(forward(Layout::planes, 256, 64, 12544, 0)));  // sets that no cluster has room for
+  CHECK(goes(forward(Layout::planes, 1, 128, 1310720, 32)));
   CHECK(goes(forward(Layout::planes, 2, 150, 16, 1)));
   CHECK(!goes(forward(Layout::planes, 1024, 64, 16, 32)));  // groups of four packs
   CHECK(!goes(forward(Layout::planes, 2, 2304, 8, 1)));     // parts of more channels than threads
   uint8_t mask = 0;
-  p = forward(Layout::planes, 64, 512, 784, 0);
+  p = forward(Layout::planes, 8, 256, 784, 0);
   p.mask = &mask;
   CHECK(goes(p));
   p.geometry.places_after = 1;  // bits in another order than the elements
   CHECK(!goes(p));
-  p = forward(Layout::planes, 64, 512, 784, 0, DType::f32);
+  p = forward(Layout::planes, 8, 256, 784, 0, DType::f32);
   p.mask = &mask;  // a byte is two packs
   CHECK(!goes(p));
-  CHECK(plan_of(backward(forward(Layout::planes, 64, 256, 3136, 0))).order == ChannelOrder::kept);
+  p = forward(Layout::planes, 64, 256, 3136, 0);
+  CHECK(on_ampere(p).order == ChannelOrder::kept);  // large planes, if nothing else is read
+  p.addend = p.x;
+  CHECK(on_ampere(p).order == ChannelOrder::launches);
+}
+
+TEST(sets_of_planes_go_through_clusters) {
+  ChannelForward p = forward(Layout::planes, 64, 256, 3136, 0);
+  ChannelPlan plan = plan_of(p);
+  CHECK(plan.order == ChannelOrder::rings);
+  CHECK(plan.cluster == 4 && plan.blocks == 120 && plan.ring.stages == 2);
+  CHECK_EQ(plan.ring.packs_a_block, 6272);  // 14 warps have as many each
+  CHECK_EQ(plan.workspace_bytes, size_t{0});
+  CHECK_EQ(plan_of(p, 14).blocks, 104);
+  plan = plan_of(backward(p));
+  CHECK(plan.order == ChannelOrder::rings && plan.cluster == 8 && plan.workspace_bytes == 0);
+  p.addend = p.x;
+  CHECK_EQ(plan_of(p).kept_bytes, 2 * plan_of(p).ring.packs_a_block * 16 * plan_of(p).ring.stages);
+  ChannelBackward again = backward(p);  // h, from x and addend
+  again.addend = p.x;
+  again.activation.kind = NORMACT_ACTIVATION_SILU;
+  CHECK(plan_of(again).order == ChannelOrder::rings);
+  CHECK_EQ(request_of(again, ChannelPasses::both, 0).staged, 3);
+  uint8_t mask = 0;
+  again.activation.kind = NORMACT_ACTIVATION_RELU;
+  again.mask = &mask;  // instead of these
+  CHECK(plan_of(again).order == ChannelOrder::rings);
+  CHECK_EQ(request_of(again, ChannelPasses::both, 0).staged, 2);
+  const auto goes = [](const ChannelForward& of) { return plan_of(of).order == ChannelOrder::rings; };
+  // The shapes of test_channel_rings.py.
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    for (const bool instance : {false, true}) {
+      const auto planes = [&](int64_t samples, int64_t channels, int64_t places) {
+        return forward(Layout::planes, samples, channels, places, instance ? channels : 0, dtype);
+      };
+      const auto both = [&](const ChannelForward& of) {
+        return goes(of) && plan_of(backward(of)).order == ChannelOrder::rings;
+      };
+      CHECK(instance || both(planes(40, 290, 784)));
+      CHECK(instance || both(planes(35, 70, 3136)));
+      CHECK(both(planes(17, 20, 16640)));
+      CHECK(goes(planes(10, 6, 78400)));
+      CHECK(!instance || both(planes(9, 64, 16384)));
+      CHECK(!instance || both(planes(20, 4, 65536)));
+    }
+  }
+  p = forward(Layout::planes, 8, 64, 65536, 64);
+  CHECK(goes(p) && plan_of(p).workspace_bytes == 0);
+  CHECK(plan_of(backward(p)).workspace_bytes >= 8 * 64 * 8);  // sums of the channels of each sample
+  p.running.mean.data = memory;                               // moments are left for these
+  CHECK(goes(p) && plan_of(p).workspace_bytes >= 8 * 64 * 16);
+  p.source = StatisticsSource::running;
+  CHECK(!goes(p));
+  CHECK(!goes(forward(Layout::planes, 8, 64, 65536, 32)));    // groups of several channels
+  CHECK(!goes(forward(Layout::planes, 8, 256, 4096, 256)));   // short turns
+  CHECK(!goes(forward(Layout::planes, 512, 256, 256, 0)));    // small planes
+  CHECK(!goes(forward(Layout::planes, 64, 256, 3132, 0)));    // no whole packs
+  CHECK(!goes(forward(Layout::planes, 256, 64, 12544, 0)));   // no cluster has room for a set
+  CHECK(!goes(forward(Layout::rows, 64, 256, 3136, 0)));
 }

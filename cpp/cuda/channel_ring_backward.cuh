@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batch and instance norm backward of sets of planes that go through the shared memory of clusters (channel_ring.cuh).
+#pragma once
+
+#include "cuda/channel_ring.cuh"
+#include "cuda/channel_slopes.cuh"
+
+namespace normact::cuda {
+
+/// What a slope is told from.
+enum class RingSlope : uint8_t { x, third, mask };
+
+#if __CUDA_ARCH__ >= 900
+
+/// A working thread: its packs of every set of its cluster.
+template <class T, class Act, RingSlope kSlope>
+struct RingBackwardWorker {
+  using A = Accumulator<T>;
+  static constexpr int kWidth = kPackSize<T>, kBatch = 2;
+  static constexpr bool kActs = !kIdentity<T, Act>;
+  /// dh takes dy's place, where rounding it to T changes nothing.
+  static constexpr bool kKeeps = kActs && (std::is_same_v<T, A> || std::is_same_v<Act, Relu<Math<T>>>);
+
+  /// What belongs to a set.
+  struct Constants {
+    A mean, scale, bias;
+  };
+
+  const BackwardProblem<A>& p;
+  const RingShare<T, 3>& share;
+  WarpExchange<A, A>& exchange;
+
+  A total = A(0), product = A(0);  // of the set whose sums are taken
+  Constants next = constants(0), of_sums{}, own{};
+  SumPair<A> c{};  // of the set that is written
+  int summed = 0, written = 0;  // turns of these
+
+  __device__ __forceinline__ Constants constants(int turn) const {
+    if (turn >= share.turns) return {A(0), A(0), A(0)};
+    const PlanePart<T> of = share.set(turn);
+    Constants found{*statistic_at<A>(p.mean, of.batch, of.group), *statistic_at<A>(p.rstd, of.batch, of.group), A(0)};
+    found.scale = channel_scale(found.scale, entry_or<T>(p.weight, of.channel, A(1)));
+    if constexpr (kActs) found.bias = entry_or<T>(p.bias, of.channel, A(0));
+    return found;
+  }
+
+  __device__ __forceinline__ void begin(int turn) {
+    own = of_sums;
+    of_sums = next;
+    next = constants(turn + 1);
+    total = product = A(0);
+    summed = turn;
+  }
+
+  template <int kCount>
+  struct Loaded {
+    Pack<T> x[kCount], dy[kCount], third[kSlope == RingSlope::third ? kCount : 1];
+    unsigned bits[kSlope == RingSlope::mask ? kCount : 1];
+  };
+
+  template <bool kAgain, int kCount>
+  __device__ __forceinline__ Loaded<kCount> load(const PlanePart<T>& from, int slot, int k) const {
+    Loaded<kCount> in;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      in.x[i] = load_shared_pack<T>(share.at(slot, 0, k + i));
+      in.dy[i] = load_shared_pack<T>(share.at(slot, 1, k + i));
+      if constexpr (kActs && !(kAgain && kKeeps)) {
+        if constexpr (kSlope == RingSlope::third) in.third[i] = load_shared_pack<T>(share.at(slot, 2, k + i));
+        if constexpr (kSlope == RingSlope::mask) {
+          const int64_t number = from.element_number(share.number(k + i));
+          in.bits[i] = p.mask[number / 8] >> (number % 8);
+        }
+      }
+    }
+    return in;
+  }
+
+  /// dh and x - mean. kAgain: after sum().
+  template <bool kAgain, class In>
+  __device__ __forceinline__ void differentiate(const In& in, int i, const Constants& of, A (&dh)[kWidth],
+                                                A (&centred)[kWidth]) const {
+    unpack(in.x[i], centred);
+    unpack(in.dy[i], dh);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) centred[j] -= of.mean;
+    if constexpr (kActs && !(kAgain && kKeeps)) {
+      if constexpr (kSlope == RingSlope::mask) {
+        multiply_by_bits(in.bits[i], dh);
+      } else if constexpr (kSlope == RingSlope::third) {
+        const A scales[1] = {of.scale}, biases[1] = {of.bias};
+        multiply_by_slopes<T, Act, PlaneWalk<T, true>>(p, dh, centred, scales, biases,
+                                                       [&](A(&value)[kWidth]) { unpack(in.third[i], value); });
+      } else {
+        A h[kWidth];
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) h[j] = affine(centred[j], of.scale, of.bias);
+        apply_slopes<T, Act>(dh, h, p);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void sum(const RingSlot& of, int chunk) {
+    const PlanePart<T> set = share.set(summed);
+    share.template for_each_of_chunk<kBatch>(chunk, [&](int k, auto n) {
+      constexpr int kCount = decltype(n)::value;
+      const auto in = load<false, kCount>(set, of.slot, k);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        A dh[kWidth], centred[kWidth];
+        differentiate<false>(in, i, of_sums, dh, centred);
+        if constexpr (kKeeps) store_shared_pack(share.at(of.slot, 1, k + i), to_pack<T>(dh));
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) {
+          total += dh[j];
+          product += dh[j] * centred[j];
+        }
+      }
+    });
+  }
+
+  __device__ __forceinline__ void contribute(int turn) {
+    exchange.contribute(turn, share.warp, {warp_sum(total), warp_sum(product)});
+    if (share.d.stages == 1) own = of_sums;
+  }
+
+  __device__ __forceinline__ void receive(int turn) {
+    c = exchange.answer(turn);
+    written = turn;
+  }
+
+  /// dx and daddend of a chunk.
+  __device__ __forceinline__ void write(const RingSlot& of, int chunk) {
+    const PlanePart<T> set = share.set(written);
+    share.template for_each_of_chunk<kBatch>(chunk, [&](int k, auto n) {
+      constexpr int kCount = decltype(n)::value;
+      const auto in = load<true, kCount>(set, of.slot, k);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        A dh[kWidth], centred[kWidth];
+        differentiate<true>(in, i, own, dh, centred);
+        const int64_t at = set.place(share.number(k + i)).offset;
+        if (p.daddend.data != nullptr) store_pack_streaming(static_cast<T*>(p.daddend.data) + at, to_pack<T>(dh));
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) {
+          dh[j] = normact::channel_input_gradient(dh[j], centred[j], own.scale, c.first, c.second);
+        }
+        store_pack_streaming(static_cast<T*>(p.dx.data) + at, to_pack<T>(dh));
+      }
+    });
+    share.release(of, chunk, kKeeps);
+  }
+};
+
+/// The serving warp of a block: answers with c1 and c2 (of x - mean) of each of the cluster's sets.
+template <class T, class A = Accumulator<T>>
+__device__ __forceinline__ void serve_ring_backward(const BackwardProblem<A>& p, const RingShare<T, 3>& share,
+                                                    WarpExchange<A, A>& exchange, NumberPair<A>* entries) {
+  const auto merge = [](const SumPair<A>& part) { return SumPair<A>{warp_sum(part.first), warp_sum(part.second)}; };
+  const A reciprocal = A(1) / (static_cast<A>(share.s.packs) * static_cast<A>(kPackSize<T>));
+  for (int turn = 0; turn < share.turns; ++turn) {
+    const PlanePart<T> set = share.set(turn);
+    const A rstd = *statistic_at<A>(p.rstd, set.batch, set.group);
+    const A factor = p.frozen ? A(0) : channel_scale(rstd, entry_or<T>(p.weight, set.channel, A(1))) * reciprocal;
+    const SumPair<A> total = exchange.merge(turn, share.warps, share.blocks, share.rank, merge, merge);
+    if (share.lane != 0) continue;
+    const NumberPair<A> sums{total.first, total.second * rstd};
+    exchange.publish(turn, {factor * sums.first, factor * sums.second * rstd});
+    if (share.rank != 0) continue;
+    if (p.set == ChannelSet::group) {
+      hand(entries + set.number, sums);
+    } else {
+      store_gradients<T>(p, set.channel, sums);
+    }
+  }
+}
+
+#endif
+
+/// Work     persistent clusters of one block a multiprocessor.
+/// Bytes    each element of x and dy (and y, addend, mask, where the slope needs them) is read once, each of dx and
+///          daddend written once; but for a mask beside other activations than ReLU, which is read twice.
+/// Barriers as forward.
+template <class T, class Act>
+__global__ void __launch_bounds__(kChannelRingThreads, 1)
+    ring_backward_kernel(const __grid_constant__ BackwardProblem<Accumulator<T>> p,
+                         const __grid_constant__ PlaneSpace space, const __grid_constant__ RingDivision division,
+                         NumberPair<Accumulator<T>>* entries) {
+#if __CUDA_ARCH__ >= 900
+  using A = Accumulator<T>;
+  struct BlockMemory {
+    WarpExchange<A, A> exchange;
+    ChannelRingBarriers barriers;
+  };
+  __shared__ BlockMemory block_memory;
+  auto& [exchange, barriers] = at_known_address(block_memory);
+  const ChannelView* const third = kIdentity<T, Act> ? nullptr : slope_view(p);
+  const RingShare<T, 3> share(space, division, barriers, third != nullptr ? 3 : 2);
+  if (share.serves()) exchange.init(share.warps);
+  if (share.fetches() && share.lane == 0) barriers.init(share.warps);
+  start_after_previous();
+  __syncthreads();
+  cluster_arrive(share.blocks);
+  if (share.fetches()) {
+    share.fetch_all({static_cast<const T*>(p.x.data), static_cast<const T*>(p.dy.data),
+                     third != nullptr ? static_cast<const T*>(third->data) : nullptr});
+  }
+  __syncwarp();
+  cluster_wait(share.blocks);
+  if (share.serves()) {
+    serve_ring_backward<T>(p, share, exchange, entries);
+  } else if (!share.fetches()) {
+    const auto run = [&, &of = exchange](auto slope) {
+      RingBackwardWorker<T, Act, decltype(slope)::value> worker{p, share, of};
+      run_ring(worker, share);
+    };
+    const auto from_third = std::integral_constant<RingSlope, RingSlope::third>();
+    const auto from_mask = std::integral_constant<RingSlope, RingSlope::mask>();
+    bool done = false;
+    if constexpr (!kIdentity<T, Act>) {
+      if constexpr (kMasked<T, Act>) {
+        done = p.mask != nullptr;
+        if (done) run(from_mask);
+      }
+      if (!done && third != nullptr) {
+        run(from_third);
+        done = true;
+      }
+    }
+    if (!done) run(std::integral_constant<RingSlope, RingSlope::x>());
+  }
+  __syncwarp();
+  cluster_arrive(share.blocks);
+  cluster_wait(share.blocks);
+#endif
+}
+
+}  // namespace normact::cuda

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch and instance norm of planes whose sets go one after the other through shared memory, on a GPU.
+
+tests/cpp/plan_channel_orders_test.cpp holds that these shapes do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import normact
+from activation_cases import Kind
+from channel_cases import Problem, fused_problem
+from channel_checks import arrays, backward, check, forward
+from devices import Device
+from test_channel_planes import every_second_channel
+
+pytestmark = pytest.mark.cuda
+
+OPERATIONS = ("batch_norm", "instance_norm")
+every_op = pytest.mark.parametrize("op", OPERATIONS)
+# Batch norm: blocks that have a set alone and some turns each; clusters; sets of which one fits; fewer than clusters.
+SHAPES = ((40, 290, 28, 28), (35, 70, 56, 56), (17, 20, 104, 160), (10, 6, 280, 280))
+
+
+@every_op
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_sets_of_planes(device: Device, op: str, dtype: str, shape: tuple[int, ...]) -> None:
+    plain = Problem(op, shape, dtype, "float32", running=True, mean=30.0)
+    fused = fused_problem(op, shape, dtype)
+    problems = [
+        plain,
+        dataclasses.replace(plain, weight=False, bias=False, activation=Kind("silu")),
+        fused,
+        dataclasses.replace(fused, parameter_dtype=dtype, mean=1000.0, activation=Kind("tanh")),
+    ]
+    if op == "batch_norm":
+        problems += [dataclasses.replace(fused, slope_from=of) for of in ("y", "mask")]
+    for problem in problems:
+        check(device, problem)
+    check(device, fused, every_second_channel, every_second_channel)
+
+
+@pytest.mark.parametrize("outlier", [0.0, 1e6, np.inf, np.nan])
+@pytest.mark.parametrize("shape", [(9, 64, 128, 128), (20, 4, 256, 256)], ids=str)
+def test_elements_far_from_the_mean(device: Device, shape: tuple[int, ...], outlier: float) -> None:
+    """A thread sums about its first elements, whatever these are, and no set meets another's."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal(shape) + 1e4
+    x[0, 3, 0, :7] = outlier
+    got = normact.instance_norm(device.array(x, "float32"), return_stats=True)
+    x = x.astype(np.float32).astype(np.float64).reshape(shape[0] * shape[1], -1)
+    finite = np.isfinite(x).all(axis=1)
+    mean, rstd = (device.values(of).ravel() for of in (got.mean, got.rstd))
+    want, std = x[finite].mean(axis=1), np.sqrt(x[finite].var(axis=1) + 1e-5)
+    assert np.all(np.abs(mean[finite] - want) < 1e-6 * (np.abs(want) + std))
+    assert np.all(np.abs(rstd[finite] * std - 1) < 5e-6)
+    y = device.values(got.y).reshape(shape[0] * shape[1], -1)
+    assert np.isfinite(y[finite]).all()
+    assert np.isnan(rstd[~finite]).all() and np.isnan(y[~finite]).all()
+
+
+@every_op
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_in_place_and_again(device: Device, op: str, dtype: str) -> None:
+    """Over x and over dy, with the same bits each time."""
+    problem = fused_problem(op, SHAPES[1], dtype)
+    found = []
+    for in_place in (False, False, True):
+        given = arrays(device, problem)
+        y = forward(problem, given, **({"out": given.x} if in_place else {}))
+        assert not in_place or y is given.x
+        given = arrays(device, problem)
+        result = backward(problem, given, **({"out": given.dy} if in_place else {}))
+        found.append([device.bits(of) for of in (y, result.dx, result.dweight, result.dbias)])
+    for other in found[1:]:
+        for of, again in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(of, again)
