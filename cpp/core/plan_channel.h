@@ -20,7 +20,7 @@
 namespace normact {
 
 constexpr int kChannelThreads = 256;
-constexpr int kRingChunks = 16;  // of all slots of a ring (RingDivision)
+constexpr int kRingChunks = 16;                                 // of all slots of a ring (RingDivision)
 constexpr int kLargeRingAccesses = 16, kSmallRingAccesses = 8;  // of all threads; small ones are for less than sm_80
 
 /// How the tensors of x's shape are accessed.
@@ -187,9 +187,9 @@ struct ChannelTuning {
   int64_t kept_plane_bytes = 6 << 10;  // of sets that are kept rather than gone through by launches: planes, at least
   int64_t kept_bytes = 32 << 20;       // x, at least
   int64_t kept_set_bytes = 5 << 20, kept_sets_bytes = 7 << 19;  // one tensor of a set, or two, at most
-  int64_t ring_plane_bytes = 1024;        // rings: of a plane, at least: a copy each
-  int64_t ring_bytes = 8 << 20;           // x, at least
-  int64_t ring_turn_bytes = 48 << 10;     // that a block moves in a turn, at least
+  int64_t ring_plane_bytes = 1024;                              // rings: of a plane, at least: a copy each
+  int64_t ring_bytes = 8 << 20;                                 // x, at least
+  int64_t ring_turn_bytes = 48 << 10;                           // that a block moves in a turn, at least
   int kept_teams = 2;  // at work at the same time, at least, where not everything is
 };
 

@@ -54,8 +54,7 @@ inline bool marks_edges(const ChannelRequest& r) {
 
 /// Planes of whole packs: whether a pack's bits are one byte of a mask, or a part of one that others do not write.
 inline bool masks_whole_packs(const ChannelRequest& r) {
-  return r.set == ChannelSet::channel && r.geometry.places_after == r.geometry.places &&
-         (!r.marks || width_of(r) == 8);
+  return r.set == ChannelSet::channel && r.geometry.places_after == r.geometry.places && (!r.marks || width_of(r) == 8);
 }
 
 /// Whether tiles of planes begin and end between bytes of a mask.

@@ -49,6 +49,7 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, int64_t sets, int
   const int64_t blocks = int64_t{1} << of->log;
   const int64_t most = device.active_clusters[of->log] - ceil_div(r.sm_margin, blocks);
   const int64_t share = ceil_div(packs, blocks);
+  if (most < 1 && of->log > 0) return false;  // sm_margin
   if (device.active_clusters[of->log] < 1 || share > kMostRounds * kClusterWarps * kWarp) return false;
   RingDivision& d = of->division;
   share_packs(share, &d);

@@ -100,8 +100,7 @@ struct RingShare : ClusterBlocks {
   }
   /// The thread's pack k of a tensor in a slot.
   __device__ __forceinline__ SharedAddress at(int slot, int tensor, int k) const {
-    return ring + (((slot * tensors + tensor) * d.rounds + k) * d.threads + static_cast<int>(threadIdx.x)) *
-                      kPackBytes;
+    return ring + (((slot * tensors + tensor) * d.rounds + k) * d.threads + static_cast<int>(threadIdx.x)) * kPackBytes;
   }
 
   /// use(k, n) of n neighbours from k on, of the thread's packs of a chunk: kBatch, a constant, or fewer of the last.

@@ -32,7 +32,7 @@ struct RingBackwardWorker {
 
   A total = A(0), product = A(0);  // of the set whose sums are taken
   Constants next = constants(0), of_sums{}, own{};
-  SumPair<A> c{};  // of the set that is written
+  SumPair<A> c{};               // of the set that is written
   int summed = 0, written = 0;  // turns of these
 
   __device__ __forceinline__ Constants constants(int turn) const {
@@ -179,7 +179,7 @@ __device__ __forceinline__ void serve_ring_backward(const BackwardProblem<A>& p,
 
 /// Work     persistent clusters of one block a multiprocessor.
 /// Bytes    each element of x and dy (and y, addend, mask, where the slope needs them) is read once, each of dx and
-///          daddend written once; but for a mask beside other activations than ReLU, which is read twice.
+///          daddend written once.
 /// Barriers as forward.
 template <class T, class Act>
 __global__ void __launch_bounds__(kChannelRingThreads, 1)
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kChannelRingThreads, 1)
     const auto from_mask = std::integral_constant<RingSlope, RingSlope::mask>();
     bool done = false;
     if constexpr (!kIdentity<T, Act>) {
-      if constexpr (kMasked<T, Act>) {
+      if constexpr (std::is_same_v<Act, Relu<Math<T>>>) {  // which serves every mask
         done = p.mask != nullptr;
         if (done) run(from_mask);
       }

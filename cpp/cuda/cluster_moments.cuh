@@ -48,8 +48,7 @@ struct ClusterParts {
   __device__ __forceinline__ SumPair<double> merge(int turn, const ClusterBlocks& of,
                                                    WarpExchange<double, A>& exchange) const {
     const SumPair<double> total = exchange.merge(
-        turn, of.warps, of.blocks, of.rank,
-        [&](const SumPair<double>& part) { return warps.merge<kKind>(part); },
+        turn, of.warps, of.blocks, of.rank, [&](const SumPair<double>& part) { return warps.merge<kKind>(part); },
         [&](const SumPair<double>& part) { return blocks.merge<kKind>(part); });
     return {total.first * blocks.reciprocal_total, total.second * blocks.reciprocal_total};
   }
@@ -67,8 +66,7 @@ __device__ __forceinline__ SumPair<double> moments_of_warp(A centre, A total, A 
   const A mean = (centre - origin) + shift;
   const A beyond = warp_sum(mean * lane_count);
   square = recentred(Moments<A>{mean, square, lane_count}, beyond * reciprocal_warp_count);
-  return {static_cast<double>(origin) * elements + static_cast<double>(beyond),
-          static_cast<double>(warp_sum(square))};
+  return {static_cast<double>(origin) * elements + static_cast<double>(beyond), static_cast<double>(warp_sum(square))};
 }
 
 #endif

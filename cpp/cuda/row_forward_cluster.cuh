@@ -58,8 +58,8 @@ __device__ __forceinline__ SumPair<double> warp_moments(SharedAddress from, cons
   }
   A square = squares[0] + squares[1];
   if constexpr (kKind == NormKind::rms) return {0, static_cast<double>(warp_sum(square))};
-  return moments_of_warp(centre, sum[0] + sum[1], square, lane_count, reciprocal_lane_count,
-                         reciprocal_warp_count, share.count * kSize);
+  return moments_of_warp(centre, sum[0] + sum[1], square, lane_count, reciprocal_lane_count, reciprocal_warp_count,
+                         share.count * kSize);
 }
 
 /// x = round(x + residual) in shared memory and in residual_out: the norm is of what the caller gets back.
@@ -88,7 +88,9 @@ __device__ __forceinline__ void serve_forward(const RowForward& p, const Scalars
                                               WarpExchange<double, A>& exchange) {
   constexpr int kSize = kPackSize<T>;
   const int block_packs = share.warps * share.packs_per_warp;
-  const auto elements = [&](bool exists, int from, int most) { return exists ? share.packs_from(from, most) * kSize : 0; };
+  const auto elements = [&](bool exists, int from, int most) {
+    return exists ? share.packs_from(from, most) * kSize : 0;
+  };
   const ClusterParts parts(
       elements(share.lane < share.warps, share.block_first + share.lane * share.packs_per_warp, share.packs_per_warp),
       share.block_count * kSize, elements(share.lane < share.blocks, share.lane * block_packs, block_packs),

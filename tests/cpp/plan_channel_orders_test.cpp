@@ -133,10 +133,10 @@ TEST(sets_of_planes_go_through_clusters) {
   CHECK(goes(p) && plan_of(p).workspace_bytes >= 8 * 64 * 16);
   p.source = StatisticsSource::running;
   CHECK(!goes(p));
-  CHECK(!goes(forward(Layout::planes, 8, 64, 65536, 32)));    // groups of several channels
-  CHECK(!goes(forward(Layout::planes, 8, 256, 4096, 256)));   // short turns
-  CHECK(!goes(forward(Layout::planes, 512, 256, 256, 0)));    // small planes
-  CHECK(!goes(forward(Layout::planes, 64, 256, 3132, 0)));    // no whole packs
-  CHECK(!goes(forward(Layout::planes, 256, 64, 12544, 0)));   // no cluster has room for a set
+  CHECK(!goes(forward(Layout::planes, 8, 64, 65536, 32)));   // groups of several channels
+  CHECK(!goes(forward(Layout::planes, 8, 256, 4096, 256)));  // short turns
+  CHECK(!goes(forward(Layout::planes, 512, 256, 256, 0)));   // small planes
+  CHECK(!goes(forward(Layout::planes, 64, 256, 3132, 0)));   // no whole packs
+  CHECK(!goes(forward(Layout::planes, 256, 64, 12544, 0)));  // no cluster has room for a set
   CHECK(!goes(forward(Layout::rows, 64, 256, 3136, 0)));
 }
