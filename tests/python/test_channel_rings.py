@@ -63,9 +63,9 @@ def test_options(device: Device, op: str, dtype: str, kind: str) -> None:
 def test_masks_of_the_forward(device: Device, adds: bool) -> None:
     problem = fused_problem("batch_norm", (40, 8, 120, 120), "bfloat16")
     given = arrays(device, dataclasses.replace(problem, addend=adds))
-    y, mask = forward(dataclasses.replace(problem, addend=adds), given, return_mask=True)
-    bits = np.unpackbits(device.values(mask).astype(np.uint8), bitorder="little")
-    np.testing.assert_array_equal(bits, device.values(y).ravel() > 0)
+    done = forward(dataclasses.replace(problem, addend=adds), given, return_mask=True)
+    bits = np.unpackbits(device.values(done.mask).astype(np.uint8), bitorder="little")
+    np.testing.assert_array_equal(bits, device.values(done.y).ravel() > 0)
 
 
 @pytest.mark.parametrize("outlier", [0.0, 1e6, np.inf, np.nan])
