@@ -38,7 +38,8 @@ def make(case: Case, device: str) -> Operands:
     o.mean, o.rstd = (torch.empty(case.statistics_shape, **statistic) for _ in range(2))
     o.addend = images(True) if op.addend else None
     if op.mask:
-        o.mask = torch.zeros((math.prod(case.shape) + 7) // 8, device=device, dtype=torch.uint8)
+        count = (math.prod(case.shape) + 7) // 8
+        o.mask = torch.zeros((count, 1) if op.layout == "nhwc" else (count,), device=device, dtype=torch.uint8)
     if forward:
         o.y = images(False)
         return o
@@ -62,9 +63,11 @@ def _keep_off_the_corner(case: Case, o: Operands) -> None:
         if positive is not None:
             positive[part] = h > 0
     if positive is not None:
+        if o.mask.ndim == 2:  # bits in the order of channels last
+            positive = positive.movedim(1, -1)
         bits = torch.nn.functional.pad(positive.flatten(), (0, -positive.numel() % 8)).view(-1, 8)
         for bit in range(8):
-            o.mask |= bits[:, bit].to(torch.uint8) << bit
+            o.mask |= (bits[:, bit].to(torch.uint8) << bit).view_as(o.mask)
 
 
 def _slices(case: Case) -> Iterator[Any]:

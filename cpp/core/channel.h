@@ -19,12 +19,13 @@ namespace normact {
 struct ChannelGeometry {
   int64_t samples;
   int64_t channels;
-  int64_t groups;                 // ChannelSet::group: of a sample, divides channels; ChannelSet::channel: channels
-  int64_t places;                 // the product of place_shape
-  int64_t places_after;           // those of the axes after the channels': divides places. Element (n, c, s) is number
-                                  // ((n * before + s / after) * channels + c) * after + s % after in row-major order,
-                                  // before = places / after
-  int place_ndim;                 // >= 1
+  int64_t groups;        // ChannelSet::group: of a sample, divides channels; ChannelSet::channel: channels
+  int64_t places;        // the product of place_shape
+  int64_t places_after;  // of masks: divides places. The bit of element (n, c, s) is number
+                         // ((n * before + s / after) * channels + c) * after + s % after, before = places / after:
+                         // in row-major order `after` counts the places of the axes after the channels', in
+                         // that of channels last it is 1
+  int place_ndim;        // >= 1
   int64_t place_shape[kMaxDims];  // slowest first
 };
 

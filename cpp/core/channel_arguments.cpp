@@ -9,6 +9,8 @@
 namespace normact {
 namespace {
 
+constexpr int kMaskOrders = 2;  // row-major, channels last
+
 const ChannelArgument& argument_of(const Present& present) {
   return *static_cast<const ChannelArgument*>(present.argument);
 }
@@ -101,7 +103,7 @@ Status place_beside(const Present& present, const Present& x, const ChannelGeome
     case Role::table: return place_table(present, geometry.channels, target_of<ChannelTable>(present));
     case Role::counter: return place_counter(present, target_of<void*>(present));
     case Role::bits: {
-      NORMACT_TRY(check_bits(present, x));
+      NORMACT_TRY(check_bits(present, x, kMaskOrders));
       if (void** data = target_of<void*>(present)) *data = present.array.data;
       return {};
     }
@@ -181,6 +183,7 @@ Status read_channel_arguments(std::span<const ChannelArgument> arguments, const 
       NORMACT_TRY(place_element(x, axis, &present));
     } else {
       NORMACT_TRY(place_beside(present, x, problem->geometry, axes.set));
+      if (present.argument->role == Role::bits && present.array.ndim == 2) problem->geometry.places_after = 1;
     }
   }
   NORMACT_TRY(merge_places(x, all, axis, &problem->geometry));

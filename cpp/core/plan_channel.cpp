@@ -8,7 +8,7 @@ constexpr int64_t kSegmentPacks = 512;   // of a plane that a warp walks along a
 constexpr int64_t kPacksAThread = 4;     // of a plane, that are under way together
 constexpr int64_t kPlanesBytes = 2048;   // of neighbouring channels
 constexpr int64_t kMostEntries = 1024;   // that a block adds up for itself while others do the same
-constexpr int64_t kMostBits = 16 << 10;  // of shared memory for a turned mask
+constexpr int64_t kMostBits = 16 << 10;  // of shared memory for the edges of planes
 constexpr int64_t kMostParts = 16384;    // of a tile: a thread sums some hundred elements, which fp32 bears
 
 /// Some items a block, but of no more than item_bytes.
@@ -51,25 +51,18 @@ int64_t tile_of_rows(const ChannelRequest& r) {
 
 /// Rows to parts that blocks stream through: one for each block, or several where a thread's sums would grow too long.
 /// slabs: that are under way together.
-void divide_streams(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, int64_t slabs,
-                    int64_t blocks, ChannelPlan* plan) {
+void divide_streams(const ChannelRequest& r, const ChannelTuning& tuning, int64_t slabs, int64_t blocks,
+                    ChannelPlan* plan) {
   const int64_t strips = slabs * plan->tiles_a_slab;
   const int64_t turns = ceil_div(plan->units, plan->lines);
-  int64_t most = tuning.stream_accesses, step = 1;
-  const bool turns_mask = r.mask && r.geometry.places_after == r.geometry.places && r.geometry.places % 8 == 0;
-  if (turns_mask) {
-    step = 8 / std::gcd(plan->lines, 8);
-    const int64_t room = device.shared_memory_block - plan->kept_bytes - scratch_bytes(r, *plan);
-    const int64_t bits = std::min(kMostBits, room);
-    most = std::max(step, std::min(most, (bits / plan->lanes - 16) / plan->lines));
-  }
+  const int64_t most = tuning.stream_accesses;
   const int64_t least = std::max<int64_t>(1, tuning.least_item_bytes / (kChannelThreads * kPackBytes * r.tensors));
   const int64_t rounds = std::max<int64_t>(1, ceil_div(strips * turns, blocks * most));
   const int64_t wanted = std::max<int64_t>(1, rounds * blocks / strips);
   const int64_t turns_a_part = std::clamp(ceil_div(turns, wanted), std::min(least, most), most);
-  plan->units_a_part = round_up(turns_a_part, step) * plan->lines;
+  plan->units_a_part = turns_a_part * plan->lines;
   plan->parts = ceil_div(plan->units, plan->units_a_part);
-  if (!turns_mask) plan->unit_step = plan->lines * plan->parts;
+  plan->unit_step = plan->lines * plan->parts;
 }
 
 /// Items of about item_bytes, or smaller ones where these leave blocks without work.
@@ -95,32 +88,32 @@ int tiles_an_item(const ChannelRequest& r, const ChannelTuning& tuning, int64_t 
   return static_cast<int>(std::clamp<int64_t>(item_bytes / std::max<int64_t>(1, strip_bytes), 1, room));
 }
 
-/// Turned: bytes of a column of packs, whose neighbour's are in other banks of shared memory.
-int bits_stride(const ChannelPlan& plan) { return static_cast<int>(round_up(plan.units_a_part, 8) + 8); }
-
-/// Shared memory for the bits of an item.
-int64_t bits_bytes(const ChannelPlan& plan, ChannelMask mask) {
-  if (mask == ChannelMask::turned) return round_up(int64_t{bits_stride(plan)} * plan.lanes, kPackBytes);
-  // A byte for either end of a plane.
+/// Shared memory for the bits of an item's planes at their edges: a byte for either end.
+int64_t edge_bytes(const ChannelPlan& plan) {
   return round_up(2 * plan.units_a_part * plan.tile * plan.tiles_an_item, kPackBytes);
 }
 
 /// room: shared memory that is left.
 ChannelMask mask_of(const ChannelRequest& r, const ChannelPlan& plan, int64_t room) {
   const ChannelGeometry& g = r.geometry;
-  const auto fits = [&](ChannelMask mask) { return bits_bytes(plan, mask) <= std::min(kMostBits, room); };
-  if (r.access == ChannelAccess::planes) {
-    if (g.places_after == g.places && g.places % 8 == 0 && r.aligned) return ChannelMask::together;
-    const bool edges = plan.segments == 1 && share_no_byte(r, plan.tile) && fits(ChannelMask::edged);
-    return (r.marks ? marks_edges(r) && edges : r.numbered) ? ChannelMask::edged : ChannelMask::apart;
-  }
+  if (goes_by_rows(r.access)) return g.places_after == 1 ? ChannelMask::together : ChannelMask::apart;
   if (r.access == ChannelAccess::elements) return ChannelMask::apart;
-  if (g.places_after == 1 && g.channels % 8 == 0) return ChannelMask::together;
-  const bool squares = g.places % 8 == 0 && plan.units_a_part % 8 == 0;
-  const bool samples = turns_samples(r) && plan.units_a_part % g.places == 0;
-  const bool in_turn = g.places_after == g.places && plan.unit_step == plan.lines;
-  const bool turns = in_turn && (squares || samples) && fits(ChannelMask::turned);
-  return turns ? ChannelMask::turned : ChannelMask::apart;
+  if (g.places_after == g.places && g.places % 8 == 0 && r.aligned) return ChannelMask::together;
+  const bool edges = plan.segments == 1 && share_no_byte(r, plan.tile) && edge_bytes(plan) <= std::min(kMostBits, room);
+  return (r.marks ? marks_edges(r) && edges : r.numbered) ? ChannelMask::edged : ChannelMask::apart;
+}
+
+/// Whether the bits of a mask are written with y.
+bool marks_with_y(const ChannelRequest& r, const ChannelPlan& plan) {
+  if (!r.marks || plan.mask == ChannelMask::apart) return false;
+  return goes_by_rows(r.access) ? marks_rows(r, plan.lanes) : width_of(r) == 8;
+}
+
+/// Shared memory for bits of an item: those at the edges of planes, or of kept packs that a mask is read for.
+int64_t bits_bytes(const ChannelRequest& r, const ChannelPlan& plan) {
+  if (r.marks) return plan.mask == ChannelMask::edged ? edge_bytes(plan) : 0;
+  const bool kept = plan.order == ChannelOrder::kept && goes_by_rows(r.access);
+  return r.mask && kept ? int64_t{plan.accesses} * kChannelThreads : 0;
 }
 
 /// Items of a part that a group lies in, at most.
@@ -166,7 +159,7 @@ void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const Ch
     const int64_t at_once = r.passes == ChannelPasses::both ? std::min(plan.slabs_a_wave, plan.slabs) : plan.slabs;
     const bool small = device.compute_capability < 80;
     plan.kept_bytes = (small ? kSmallRingAccesses : kLargeRingAccesses) * kChannelThreads * kPackBytes;
-    divide_streams(r, device, tuning, at_once, resident, &plan);
+    divide_streams(r, tuning, at_once, resident, &plan);
   } else {
     divide_units(r, tuning, resident, &plan);
   }
@@ -279,10 +272,8 @@ ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device
   plan.scratch_bytes = scratch_bytes(r, plan);
   plan.mask =
       mask_of(r, plan, device.shared_memory_block - plan.scratch_bytes - plan.parameter_bytes - plan.kept_bytes);
-  if (r.mask && plan.mask == ChannelMask::turned) plan.bits_stride = bits_stride(plan);
-  if (plan.bits_stride > 0 || (r.marks && plan.mask == ChannelMask::edged)) {
-    plan.bits_bytes = static_cast<int>(bits_bytes(plan, plan.mask));
-  }
+  plan.mask_with_y = marks_with_y(r, plan);
+  plan.bits_bytes = static_cast<int>(bits_bytes(r, plan));
   const int64_t groups_a_slab = ceil_div(plan.tiles_a_slab * plan.tile, group_channels(r));
   plan.settles_a_slab = ceil_div(groups_a_slab * plan.merge_lanes, kChannelThreads);
   const int64_t entries_a_slab = groups_a_slab * entries_a_group;

@@ -39,7 +39,6 @@ inline bool goes_by_rows(ChannelAccess access) {
 /// How a mask is accessed.
 enum class ChannelMask : uint8_t {
   together,  // the bits of an access lie in one byte
-  turned,    // rows: those of eight places of a channel do, or of whole samples; they are turned in shared memory
   edged,     // planes: together but at the edges of planes, where neighbours share a byte
   apart      // bit by bit
 };
@@ -88,6 +87,7 @@ struct ChannelPlan {
   ChannelOrder order;
   bool whole;  // planes: each is whole packs
   ChannelMask mask;
+  bool mask_with_y;    // its bits are written with y: those of an access, or of two side by side, are a byte
   int lanes;           // planes: threads on a segment; else threads on a unit, side by side
   int tile;            // channels
   int lines;           // units that a block works on at the same time
@@ -116,8 +116,7 @@ struct ChannelPlan {
   int kept_bytes;               // of shared memory, for a block's item, or the ring that rows go through
   int scratch_bytes;            // of shared memory, in front of the parameters
   int parameter_bytes;          // kept: those of the channels of two items; 0: too many
-  int bits_stride;              // turned mask: bytes of a column of packs
-  int bits_bytes;               // turned mask: of shared memory, between scratch memory and kept packs
+  int bits_bytes;               // of shared memory, between scratch memory and kept packs: for bits of a mask
   PlaneDivision reduce, apply;  // launches, rings: of the two passes
   RingDivision ring;            // rings
   int groups_an_item;           // that an item may touch, and leaves an entry of; 0: groups of one channel
@@ -127,11 +126,6 @@ struct ChannelPlan {
   size_t counter_bytes;
   size_t workspace_bytes;
 
-  /// Whether the bits of a mask are written with y. Together they are a byte where elements have 16 bits.
-  bool writes_mask_with_y(DType dtype) const {
-    return mask == ChannelMask::turned || mask == ChannelMask::edged ||
-           (mask == ChannelMask::together && size_of(dtype) == 2);
-  }
   int scratch_lines() const { return lines / lines_together; }
   int64_t stacks_a_slab() const { return (tiles_a_slab + tiles_an_item - 1) / tiles_an_item; }
   /// Whether blocks wait for others that may come later.

@@ -62,10 +62,9 @@ inline bool share_no_byte(const ChannelRequest& r, int64_t tile) {
   return tile * r.geometry.places % 8 == 0 && r.geometry.channels % tile == 0;
 }
 
-/// Whether the bits of rows that are written can be turned for whole samples only.
-inline bool turns_samples(const ChannelRequest& r) {
-  return r.marks && r.access == ChannelAccess::rows && r.set == ChannelSet::channel &&
-         r.geometry.places_after == r.geometry.places && r.geometry.places % 8 != 0 && width_of(r) == 8;
+/// Rows side by side on `lanes` threads: whether the bits of a pack, or of two on neighbouring threads, are one byte.
+inline bool marks_rows(const ChannelRequest& r, int64_t lanes) {
+  return width_of(r) == 8 || (r.geometry.channels % 8 == 0 && lanes % 2 == 0);
 }
 
 /// Threads side by side on a plane of so many packs.

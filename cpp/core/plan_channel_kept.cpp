@@ -26,14 +26,6 @@ int64_t together(const ChannelRequest& r, int64_t channels, int64_t blocks, int6
   return std::max<int64_t>(1, std::min(ceil_div(slabs, blocks), fit));
 }
 
-/// Parts of rows between samples, if `units` hold one.
-void cut_at_samples(const ChannelRequest& r, int64_t units, ChannelPlan* plan) {
-  if (r.geometry.places > units) return;
-  const int64_t parts = ceil_div(r.geometry.samples, units / r.geometry.places);
-  plan->units_a_part = ceil_div(r.geometry.samples, parts) * r.geometry.places;
-  plan->parts = ceil_div(plan->units, plan->units_a_part);
-}
-
 /// Fills the plan, with at most `wanted` accesses of a thread in an item; false if an item does not fit.
 bool divide(const ChannelRequest& r, const Room& room, int64_t wanted, ChannelPlan* plan) {
   const int64_t per_group = group_channels(r);
@@ -67,7 +59,6 @@ bool divide(const ChannelRequest& r, const Room& room, int64_t wanted, ChannelPl
     divide_rows(r, tile, plan);
     const int64_t beside = scratch_bytes(r, *plan) + parameter_bytes(r, *plan);
     full = most(beside);
-    if (turns_samples(r)) full = std::max(full, std::min(fit(beside), ceil_div(r.geometry.places, plan->lines)));
     slab_channels = std::lcm<int64_t>(plan->tile, per_group);
   }
   divide_tiles(r, slab_channels, plan);
@@ -76,7 +67,6 @@ bool divide(const ChannelRequest& r, const Room& room, int64_t wanted, ChannelPl
   plan->parts = ceil_div(turns, turns_a_part);
   plan->units_a_part = ceil_div(turns, plan->parts) * plan->lines;  // evenly
   plan->parts = ceil_div(plan->units, plan->units_a_part);
-  if (turns_samples(r)) cut_at_samples(r, turns_a_part * plan->lines, plan);
   const int64_t of_tile = accesses * ceil_div(plan->units_a_part, plan->lines);
   if (r.access == ChannelAccess::planes && plan->parts == 1) {  // small tiles go together
     const int64_t columns = std::min<int64_t>(plan->lanes, plan->tiles_a_slab);
@@ -87,7 +77,7 @@ bool divide(const ChannelRequest& r, const Room& room, int64_t wanted, ChannelPl
   const int64_t team = items <= room.blocks ? room.blocks : room.blocks / room.teams;
   if (plan->items_a_slab() > team || items >= kMostItems) return false;
   const int64_t beside = scratch_bytes(r, *plan) + parameter_bytes(r, *plan);
-  if (plan->accesses > (marks_edges(r) || turns_samples(r) ? fit(beside) : most(beside))) return false;
+  if (plan->accesses > (marks_edges(r) ? fit(beside) : most(beside))) return false;
   // Whole teams: none is at two slabs, of which one would wait for blocks that have yet to come to it.
   plan->blocks = std::min(plan->slabs, room.blocks / plan->items_a_slab()) * plan->items_a_slab();
   return true;

@@ -72,6 +72,7 @@ bool plan_planes(const ChannelRequest& r, const ChannelTuning& tuning, ChannelPl
   plan.order = ChannelOrder::launches;
   plan.whole = true;
   plan.mask = ChannelMask::together;
+  plan.mask_with_y = r.marks;
   plan.batches = batches_of(r);
   plan.groups = g.groups;
   plan.units = apply.packs;

@@ -92,6 +92,7 @@ bool plan_rings(const ChannelRequest& r, const DeviceInfo& device, const Channel
   plan.order = ChannelOrder::rings;
   plan.whole = true;
   plan.mask = ChannelMask::together;
+  plan.mask_with_y = r.marks;
   plan.batches = batches_of(r);
   plan.groups = g.groups;
   plan.units = packs;

@@ -44,8 +44,12 @@ int64_t sum_bytes_of(const ChannelRequest& r, const Slabs& of) {
   const int64_t pair = 2 * accumulator_bytes(r.dtype);
   return round_up((of.blocks() + 1) * of.channels * pair, kPackBytes) + kChannelThreads * width_of(r) * pair;
 }
+/// A byte for each pack, of a mask that is read.
+int64_t bits_bytes_of(const ChannelRequest& r, const Slabs& of) {
+  return r.mask && !r.marks ? of.accesses * kChannelThreads : 0;
+}
 int64_t shared_bytes_of(const ChannelRequest& r, const Slabs& of) {
-  return kept_bytes_of(r, of) + parameter_bytes_of(r, of.channels) + sum_bytes_of(r, of);
+  return kept_bytes_of(r, of) + parameter_bytes_of(r, of.channels) + sum_bytes_of(r, of) + bits_bytes_of(r, of);
 }
 
 /// Fills in the rest of a division by channels and cluster; false if it is none, or does not fit.
@@ -81,7 +85,8 @@ int64_t most_turns(const ChannelRequest& r, const Slabs& of) {
 }  // namespace
 
 bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* to) {
-  if (r.passes != ChannelPasses::both || !goes_by_rows(r.access) || r.mask) return false;
+  if (r.passes != ChannelPasses::both || !goes_by_rows(r.access)) return false;
+  if (r.mask && r.geometry.places_after != 1) return false;
   const int64_t width = width_of(r);
   const int64_t rows = r.geometry.places * (r.set == ChannelSet::channel ? r.geometry.samples : 1);
   const int64_t least = std::lcm(width, group_channels(r));
@@ -92,7 +97,7 @@ bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* 
   Slabs best{};
   for (int64_t channels = least; channels <= r.geometry.channels; channels *= 2) {
     if (channels > least && channels * size_of(r.dtype) > kMostRowBytes) break;
-    if (r.geometry.channels % channels != 0) continue;
+    if (r.geometry.channels % channels != 0 || (r.marks && !marks_rows(r, channels / width))) continue;
     if (channels * size_of(r.dtype) < kLeastRowBytes && r.geometry.channels % (2 * channels) == 0) continue;
     for (int log = 0; log <= kMostLog; ++log) {
       for (const bool keeps : {r.slopes, false}) {
@@ -125,6 +130,9 @@ bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* 
   plan.kept_bytes = static_cast<int>(kept_bytes_of(r, best));
   plan.parameter_bytes = static_cast<int>(parameter_bytes_of(r, best.channels));
   plan.scratch_bytes = static_cast<int>(sum_bytes_of(r, best));
+  plan.bits_bytes = static_cast<int>(bits_bytes_of(r, best));
+  plan.mask = ChannelMask::together;
+  plan.mask_with_y = r.marks;
   // Moments that are averaged, an entry a set, or sums of the channels of each sample.
   const int64_t channels = r.channel_sums && r.set == ChannelSet::group ? r.geometry.channels : 0;
   const int64_t entries = plan.batches * (r.averages ? plan.groups : channels);

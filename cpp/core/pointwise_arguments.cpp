@@ -173,7 +173,7 @@ Status read_pointwise_arguments(std::span<const PointwiseArgument> arguments, no
     NORMACT_TRY(check_device_and_dtype(present, x));
     if (argument.role == Role::bits) {
       row_major = true;
-      NORMACT_TRY(check_bits(present, x));
+      NORMACT_TRY(check_bits(present, x, 1));
       *argument.view = {present.array.data, {}, {}};
       continue;
     }

@@ -67,17 +67,19 @@ Status check_device_and_dtype(const Present& present, const Present& x) {
   return check_dtype(present, x);
 }
 
-Status check_bits(const Present& present, const Present& x) {
+Status check_bits(const Present& present, const Present& x, int orders) {
   const Memory& bits = present.array;
   const int64_t size = x.array.size;
-  const int64_t bytes = size / 8 + (size % 8 != 0);
-  if (bits.ndim != 1 || bits.shape[0] != bytes) {
+  const int64_t shape[] = {size / 8 + (size % 8 != 0), 1};
+  if (bits.ndim < 1 || bits.ndim > orders || bits.size != shape[0] || bits.shape[0] != shape[0]) {
     return invalid(present.argument->name, " has shape ", tuple_text(bits.ndim, bits.shape), "; expected ",
-                   tuple_text(1, &bytes), ", a bit for each of ", x.argument->name, "'s ", size, " elements");
+                   tuple_text(1, shape), orders > 1 ? text(" or ", tuple_text(2, shape)) : std::string(),
+                   ", a bit for each of ", x.argument->name, "'s ", size, " elements");
   }
-  if (bytes <= 1 || bits.strides == nullptr || bits.strides[0] == 1) return {};
-  return invalid(present.argument->name, " has strides ", tuple_text(1, bits.strides),
-                 "; expected contiguous memory, strides (1,)");
+  if (shape[0] <= 1 || bits.strides == nullptr || bits.strides[0] == 1) return {};
+  constexpr int64_t kOnes[] = {1, 1};
+  return invalid(present.argument->name, " has strides ", tuple_text(bits.ndim, bits.strides),
+                 "; expected contiguous memory, strides ", tuple_text(bits.ndim, kOnes));
 }
 
 bool align(const Array& array, int ndim, const int64_t* shape, uint64_t dims, int64_t* stride) {

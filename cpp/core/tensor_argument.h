@@ -73,8 +73,8 @@ Status read_all(std::span<const Argument> arguments, Purpose purpose, Present (&
 /// Device and dtype, by role, beside those of x: the argument, whatever its name, that the others are measured by.
 Status check_device_and_dtype(const Present& present, const Present& x);
 
-/// A contiguous bit for each element of x.
-Status check_bits(const Present& present, const Present& x);
+/// A contiguous bit for each element of x, in an array of as many axes as there are `orders` to choose from, or fewer.
+Status check_bits(const Present& present, const Present& x, int orders);
 
 /// The strides of an array that has the dimensions `dims` of an index space; false if its shape is not the space's.
 bool align(const Array& array, int ndim, const int64_t* shape, uint64_t dims, int64_t* stride);

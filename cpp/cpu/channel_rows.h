@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cpu/channel_pieces.h"
-#include "cpu/mask_columns.h"
 #include "cpu/row_views.h"
 
 namespace normact::cpu::NORMACT_ISA {
@@ -145,32 +144,6 @@ class RowForward {
   alignas(64) N h_[kPadded];
 };
 
-/// A forward whose mask has the order of planes: some rows at a time, all channels of these.
-template <class T>
-void turned_forward(const ChannelForward& p, const ArrayActivation* activation, const ChannelFactors& factors,
-                    Range rows, Range channels) {
-  RowForward<T> forward(p, activation, factors);
-  MaskColumns<Accumulator<T>> columns;
-  MaskRun run;
-  for (int64_t first = rows.begin; first < rows.end; first = run.rows.end) {
-    for (int64_t from = channels.begin; from < channels.end; from += kPiece) {
-      const int64_t count = channels.end - from < kPiece ? channels.end - from : kPiece;
-      run = mask_run(p.geometry, first, rows.end, from);
-      columns.clear(count);
-      Range part;
-      for (int64_t begin = first; begin < run.rows.end; begin = part.end) {
-        part = rows_from(begin, rows_of_tile(count), run.rows);
-        forward.tile(part, from, count, [&](const auto* h) {
-          for (int64_t row = part.begin; row < part.end; ++row) {
-            columns.collect(row - first, h + (row - part.begin) * count, count);
-          }
-        });
-      }
-      columns.write(p.mask, run, count);
-    }
-  }
-}
-
 template <class T>
 void row_forward(const ChannelForward& p, const ArrayActivation* activation, const ChannelFactors& factors, Range rows,
                  Range channels) {
@@ -185,7 +158,6 @@ void row_forward(const ChannelForward& p, const ArrayActivation* activation, con
     }
     return;
   }
-  if (p.mask && !mask_by_rows(p.geometry)) return turned_forward<T>(p, activation, factors, rows, channels);
   RowForward<T> forward(p, activation, factors);
   BitWriter bits(p.mask ? p.mask + rows.begin * p.geometry.channels / 8 : nullptr);
   Range part;
@@ -239,7 +211,7 @@ class RowGradients {
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       N* const g = g_ + (row - rows.begin) * count;
       if (source_ == SlopeSource::bits) {
-        expand_row(row, from, count, g);
+        expand_bits(p_.mask, row * p_.geometry.channels + from, g, count);
       } else if (source_ == SlopeSource::output) {
         const T* const y = y_[row] + from;
         for_vectors<T>(count, [&](int64_t j, auto lanes) { store(g + j, load(y + j, lanes), lanes); });
@@ -253,24 +225,10 @@ class RowGradients {
     if (source_ == SlopeSource::again) activation_->slope(*activation_, g_, all);
   }
 
-  /// Words are read for rows that come next with the same channels.
-  NORMACT_SIMD void expand_row(int64_t row, int64_t from, int64_t count, N* g) {
-    if (mask_by_rows(p_.geometry)) return expand_bits(p_.mask, row * p_.geometry.channels + from, g, count);
-    if (!run_.has(row) || from != run_from_) {
-      run_ = mask_run(p_.geometry, row, p_.geometry.samples * p_.geometry.places, from);
-      run_from_ = from;
-      columns_.read(p_.mask, run_, count);
-    }
-    columns_.expand(row - run_.rows.begin, g, count);
-  }
-
   const ChannelBackward& p_;
   const ArrayActivation* activation_;
   SlopeSource source_;
   ChannelRows<T> dy_, x_, addend_, y_;
-  MaskRun run_{};
-  int64_t run_from_ = -1;
-  MaskColumns<N> columns_;
   alignas(64) N g_[kPadded];
 };
 
@@ -307,19 +265,16 @@ void row_backward(const ChannelBackward& p, const ArrayActivation* activation, c
                   Range rows, Range channels) {
   RowGradients<T> gradients(p, activation);
   const ChannelRows<T> dx(p.geometry, p.dx), daddend(p.geometry, p.daddend);
-  for (int64_t first = rows.begin; first < rows.end; first += kMaskRows) {
-    const Range some = rows_from(first, kMaskRows, rows);
+  Range part;
+  for (int64_t begin = rows.begin; begin < rows.end; begin = part.end) {
+    part = rows_from(begin, rows_of_tile(channels.end - channels.begin), rows);
     for (int64_t from = channels.begin; from < channels.end; from += kPiece) {
       const int64_t count = channels.end - from < kPiece ? channels.end - from : kPiece;
       const RowFactors<T> f(factors, from);
-      Range part;
-      for (int64_t begin = first; begin < some.end; begin = part.end) {
-        part = rows_from(begin, rows_of_tile(count), some);
-        gradients.visit(factors, part, from, count, [&](int64_t row, const auto* dh, const T* x) {
-          T* const beside = daddend ? daddend[row] + from : nullptr;
-          gradient_piece<T>(p.frozen, f, dh, x, dx[row] + from, beside, count);
-        });
-      }
+      gradients.visit(factors, part, from, count, [&](int64_t row, const auto* dh, const T* x) {
+        T* const beside = daddend ? daddend[row] + from : nullptr;
+        gradient_piece<T>(p.frozen, f, dh, x, dx[row] + from, beside, count);
+      });
     }
   }
 }

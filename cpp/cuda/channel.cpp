@@ -38,7 +38,7 @@ Status query(const ChannelRequest& request, const Launch& launch, size_t* bytes)
 
 /// A mask that is not written with y is made of x and addend after it: they must still be there.
 Status check_mask_in_place(const ChannelForward& p, const ChannelPlan& plan) {
-  if (p.mask == nullptr || plan.writes_mask_with_y(p.dtype)) return {};
+  if (p.mask == nullptr || plan.mask_with_y) return {};
   const bool is_x = p.y.data == p.x.data;
   if (!is_x && p.y.data != p.addend.data) return {};
   return not_supported("y is ", is_x ? "x" : "addend", ", and the mask of these dtypes and strides is made of ",

@@ -24,7 +24,8 @@ struct BackwardPass {
   static constexpr int kLoads = 2;                          // of each tensor under way together
   static constexpr bool kAhead = !Walk::kPlanes && !kActs;  // where there are registers for the next ones, too
 
-  static constexpr bool kTurns = kMasked<T, Act> && kWidth > 1 && !Walk::kPlanes;  // may turn a mask
+  static constexpr bool kBits = kMasked<T, Act> && kWidth > 1;  // a mask may tell slopes, those of a pack together
+  static constexpr bool kKeepsBits = kBits && kKept && !Walk::kPlanes;
   /// Whether dh takes dy's place between the passes: where its rounding to T changes nothing.
   static constexpr bool kKeepsSlopes = kKept && kActs && (std::is_same_v<T, A> || std::is_same_v<Act, Relu<Math<T>>>);
 
@@ -65,6 +66,7 @@ struct BackwardPass {
   template <int kBlock>
   struct Loaded {
     Access dy[kBlock], x[kBlock], third[kActs ? kBlock : 1];
+    unsigned bits[kBits ? kBlock : 1];
     SharedAddress kept_dy;
   };
 
@@ -85,6 +87,36 @@ struct BackwardPass {
     in->kept_dy = packs.at(1, 0);
     if constexpr (kActs && !kSlopes) {
       if (third_view() != nullptr) fetch<kStreamed>(walk, *third_view(), spot, packs, 2, in->third);
+    }
+    if constexpr (kBits && !kSlopes) {
+      if (p.mask == nullptr || s.mask == ChannelMask::apart) return;
+#pragma unroll
+      for (int k = 0; k < kBlock; ++k) {
+        if constexpr (kKeepsBits) {
+          in->bits[k] = kept_bits(packs.at(0, k));
+        } else if (spot[k].valid) {
+          in->bits[k] = load_bits(p.mask, walk.first_number(spot[k]));
+        }
+      }
+    }
+  }
+  /// The byte for a kept pack that has its bits.
+  __device__ __forceinline__ uint8_t& kept_bits(SharedAddress pack) const {
+    const SharedAddress first = shared_address(channel_shared) + s.kept_at;
+    return reinterpret_cast<uint8_t*>(channel_shared)[s.bits_at + (pack - first) / kPackBytes];
+  }
+  /// Has the bits of a tile in shared memory, each thread its own.
+  __device__ __forceinline__ void keep_bits(Walk walk, KeptPacks packs) const {
+    if constexpr (kKeepsBits) {
+      if (p.mask == nullptr || s.mask == ChannelMask::apart) return;
+      typename Walk::Run run;
+      while (walk.next(&run)) {
+#pragma unroll 8
+        for (int k = 0; k < run.count; ++k) {
+          kept_bits(packs.at(0, k)) = static_cast<uint8_t>(load_bits(p.mask, walk.first_number(walk.spot(run, k))));
+        }
+        packs = packs.ahead(run.count);
+      }
     }
   }
 
@@ -109,16 +141,15 @@ struct BackwardPass {
 
   /// dh and x - mean of access k. kSlopes: dy is dh already.
   template <bool kSlopes, int kBlock>
-  __device__ __forceinline__ void differentiate(const ChannelTile& tile, const Walk& walk, const Spot& spot,
-                                                const Loaded<kBlock>& in, int k, const Constants& of, A (&dh)[kWidth],
-                                                A (&centred)[kWidth]) const {
+  __device__ __forceinline__ void differentiate(const Walk& walk, const Spot& spot, const Loaded<kBlock>& in, int k,
+                                                const Constants& of, A (&dh)[kWidth], A (&centred)[kWidth]) const {
     walk.get(in.x[k], centred);
     walk.get(in.dy[k], dh);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) centred[j] -= of.mean[Walk::owner(j)];
     if constexpr (kActs && !kSlopes) {
       if (kMasked<T, Act> && p.mask != nullptr) {
-        apply_bits(tile, walk, spot, dh);
+        apply_bits(walk, spot, in.bits[kBits ? k : 0], dh);
       } else {
         multiply_by_slopes<T, Act, Walk>(p, dh, centred, of.scale, of.bias,
                                          [&](A(&value)[kWidth]) { walk.get(in.third[k], value); });
@@ -126,41 +157,24 @@ struct BackwardPass {
     }
   }
 
-  /// dh = dh * the mask's bits.
-  __device__ __forceinline__ void apply_bits(const ChannelTile& tile, const Walk& walk, const Spot& spot,
+  /// dh = dh * the mask's bits, which are `together`, or are looked for.
+  __device__ __forceinline__ void apply_bits(const Walk& walk, const Spot& spot, unsigned together,
                                              A (&dh)[kWidth]) const {
+    if (kBits && s.mask != ChannelMask::apart) {
+      multiply_by_bits(together, dh);
+      return;
+    }
+    const auto set = [&](int64_t number) { return p.mask[number / 8] >> (number % 8) & 1u; };
     unsigned bits = 0;
-    if (s.mask == ChannelMask::together) {
-      const int64_t number = walk.number(spot, 0);
-      bits = p.mask[number / 8] >> (number % 8);
-    } else if (Walk::kEdges && s.mask == ChannelMask::edged) {
-      const int64_t number = walk.first_number(spot);
-      bits = p.mask[number / 8] >> (number % 8);
-    } else if (kTurns && s.mask == ChannelMask::turned) {
-      if constexpr (kTurns) bits = TurnedMask<kWidth>(s, tile).byte(walk.column(), spot.unit);
-    } else if (walk.numbers_evenly()) {
-      const int64_t first = walk.first_number(spot), step = walk.number_step();
+    if (walk.numbers_evenly()) {
+      const int64_t first = walk.first_number(spot);
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) {
-        const int64_t number = first + j * step;
-        if (walk.inside(spot, j)) bits |= (p.mask[number / 8] >> (number % 8) & 1u) << j;
-      }
+      for (int j = 0; j < kWidth; ++j) bits |= walk.inside(spot, j) ? set(first + j) << j : 0u;
     } else {
 #pragma unroll 1
-      for (int j = 0; j < kWidth; ++j) {
-        if (!walk.inside(spot, j)) continue;
-        const int64_t number = walk.number(spot, j);
-        bits |= (p.mask[number / 8] >> (number % 8) & 1u) << j;
-      }
+      for (int j = 0; j < kWidth; ++j) bits |= walk.inside(spot, j) ? set(walk.number(spot, j)) << j : 0u;
     }
     multiply_by_bits(bits, dh);
-  }
-
-  /// Has the bits of a turned mask in shared memory. All threads.
-  __device__ __forceinline__ void read_mask(const ChannelTile& tile) const {
-    if constexpr (kTurns) {
-      if (p.mask != nullptr && s.mask == ChannelMask::turned) TurnedMask<kWidth>(s, tile).read(p.mask);
-    }
   }
 
   /// Starts copying what reduce or apply begins with, where items are streamed. All threads.
@@ -188,7 +202,6 @@ struct BackwardPass {
       const ChannelTile tile = item.tile(s, index);
       Walk walk(s, tile, p.x);
       NumberPair<A> sums[kOwned] = {};
-      read_mask(tile);
       if (walk.works()) reduce_tile(tile, walk, kept, sums, steps);
       leave_sums(s, walk, index, sums, scratch);
     }
@@ -207,6 +220,7 @@ struct BackwardPass {
   template <class Steps>
   __device__ __forceinline__ void reduce_tile(const ChannelTile& tile, Walk& walk, KeptPacks& kept,
                                               NumberPair<A> (&sums)[kOwned], Steps& steps) const {
+    keep_bits(walk, kept);
     const Constants of = constants_of(tile, kept, walk);
     const auto read = [&](const auto& spot, const KeptPacks& packs, auto* in) { load<false>(walk, spot, packs, in); };
     const auto use = [&](const auto& spot, const auto& in) {
@@ -214,7 +228,7 @@ struct BackwardPass {
       for (int k = 0; k < size_of_array(spot); ++k) {
         if (!spot[k].valid) continue;
         A dh[kWidth], centred[kWidth];
-        differentiate<false>(tile, walk, spot[k], in, k, of, dh, centred);
+        differentiate<false>(walk, spot[k], in, k, of, dh, centred);
         if constexpr (kKeepsSlopes) store_shared_pack(in.kept_dy + k * KeptPacks::kStep, to_pack<T>(dh));
         if (!walk.whole(spot[k])) {
 #pragma unroll
@@ -286,7 +300,6 @@ struct BackwardPass {
 #pragma unroll 1
     for (int index = 0; index < item.tiles; ++index) {
       const ChannelTile tile = item.tile(s, kKept ? index : item.tiles - 1 - index);
-      if constexpr (!kKeepsSlopes) read_mask(tile);
       apply_tile(tile, kept, coming);
     }
   }
@@ -312,7 +325,7 @@ struct BackwardPass {
       for (int k = 0; k < size_of_array(spot); ++k) {
         if (!spot[k].valid) continue;
         A dh[kWidth], centred[kWidth];
-        differentiate<kKeepsSlopes>(tile, walk, spot[k], in, k, of, dh, centred);
+        differentiate<kKeepsSlopes>(walk, spot[k], in, k, of, dh, centred);
         if (p.daddend.data != nullptr) walk.store(p.daddend, spot[k], dh);
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {

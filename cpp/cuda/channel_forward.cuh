@@ -175,12 +175,9 @@ struct ForwardPass {
     for (int index = 0; index < item.tiles; ++index) {
       const ChannelTile tile = item.tile(s, kKept ? index : item.tiles - 1 - index);
       apply_tile(tile, item.part == 0, kept, coming);
-      if constexpr (kMarks && !Walk::kPlanes) {
-        if (p.mask != nullptr && s.mask == ChannelMask::turned) TurnedMask<kWidth>(s, tile).write(p.mask);
-      }
     }
     if constexpr (kMarks && Walk::kEdges) {
-      if (p.mask != nullptr && s.mask == ChannelMask::edged) EdgedMask(s, item.begin).write(p.mask, item);
+      if (s.mask_with_y && s.mask == ChannelMask::edged) EdgedMask(s, item.begin).write(p.mask, item);
     }
   }
 
@@ -210,7 +207,7 @@ struct ForwardPass {
     };
     const bool adds = p.addend.data != nullptr;
     if constexpr (kMarks) {
-      if (p.mask != nullptr) {
+      if (s.mask_with_y) {
         adds ? with(std::true_type{}, std::true_type{}) : with(std::false_type{}, std::true_type{});
         return;
       }
@@ -244,7 +241,7 @@ struct ForwardPass {
 #pragma unroll
           for (int j = 0; j < kWidth; ++j) h[j] += other[j];
         }
-        if constexpr (kWithMask) store_bits(tile, walk, spot[k], h);
+        if constexpr (kWithMask) mark(tile, walk, spot[k], h);
         apply_activation<T, Act>(h, p);
         walk.store(p.y, spot[k], h);
       }
@@ -263,16 +260,10 @@ struct ForwardPass {
     }
   }
 
-  /// The byte of the mask that this access is, or in shared memory, where it is to be turned.
-  __device__ __forceinline__ void store_bits(const ChannelTile& tile, const Walk& walk, const Spot& spot,
-                                             const A (&h)[kWidth]) const {
+  /// The byte of the mask that this access is; its bits at an edge of a plane go by way of shared memory.
+  __device__ __forceinline__ void mark(const ChannelTile& tile, const Walk& walk, const Spot& spot,
+                                       const A (&h)[kWidth]) const {
     const unsigned bits = relu_bits<T>(h, p);
-    if constexpr (!Walk::kPlanes) {
-      if (s.mask == ChannelMask::turned) {
-        TurnedMask<kWidth>(s, tile).byte(walk.column(), spot.unit) = static_cast<uint8_t>(bits);
-        return;
-      }
-    }
     if constexpr (Walk::kEdges) {
       if (s.mask == ChannelMask::edged && !walk.whole(spot)) {
         unsigned own = 0;
@@ -282,12 +273,8 @@ struct ForwardPass {
         edges.edge(spot.sample, tile.in_item + walk.column(), spot.place >= 0) = static_cast<uint8_t>(own);
         return;
       }
-      if (s.mask == ChannelMask::edged) {
-        p.mask[walk.first_number(spot) / 8] = static_cast<uint8_t>(bits);
-        return;
-      }
     }
-    if (kWidth == 8 && s.mask == ChannelMask::together) p.mask[walk.number(spot, 0) / 8] = static_cast<uint8_t>(bits);
+    store_bits<kWidth>(p.mask, walk.first_number(spot), bits);
   }
 };
 

@@ -7,6 +7,7 @@
 // Barriers of the block around each sum of all threads, and two of the cluster, where it has several blocks.
 #pragma once
 
+#include "cuda/channel_mask.cuh"
 #include "cuda/channel_statistics.cuh"
 #include "cuda/cluster_exchange.cuh"
 
@@ -23,11 +24,12 @@ struct SlabSpace {
   int groups;        // of a slab
   int blocks;        // of a cluster
   int rows, rows_a_block;
-  int accesses;                   // of a thread, at most
-  int parameters_at, entries_at;  // in shared memory
-  bool folds;                     // all channels of a pack are of one group: a thread leaves their sum
+  int accesses;                            // of a thread, at most
+  int parameters_at, entries_at, bits_at;  // in shared memory
+  bool folds;                              // all channels of a pack are of one group: a thread leaves their sum
   int64_t row_stride, batch_stride;
-  bool has_columns;  // channels are columns, which have the parameters of their group
+  int64_t row_channels;  // of all slabs
+  bool has_columns;      // channels are columns, which have the parameters of their group
 
   SlabSpace(const ChannelProblem& p, const ChannelView& x, const ChannelPlan& plan)
       : by_slabs(static_cast<unsigned>(plan.slabs / plan.batches)),
@@ -43,9 +45,11 @@ struct SlabSpace {
         accesses(plan.accesses),
         parameters_at(plan.kept_bytes),
         entries_at(plan.kept_bytes + plan.parameter_bytes),
+        bits_at(plan.kept_bytes + plan.parameter_bytes + plan.scratch_bytes),
         folds(folds_of(p)),
         row_stride(x.place_stride[0]),
         batch_stride(p.set == ChannelSet::channel ? 0 : x.sample_stride),
+        row_channels(p.geometry.channels),
         has_columns(plan.access == ChannelAccess::columns) {}
 
  private:
@@ -103,6 +107,19 @@ struct SlabShare {
     for (int i = 0; i < 4; ++i) of[i] = finite_or_zero(convert<A>(from[s.rows / 4 * i * s.row_stride]));
     const A low = max(min(of[0], of[1]), min(of[2], of[3])), high = min(max(of[0], of[1]), max(of[2], of[3]));
     return A(0.5) * low + A(0.5) * high;
+  }
+  /// The number of the first element of the thread's pack k in a mask.
+  __device__ __forceinline__ int64_t number(int k) const {
+    return (rank * s.rows_a_block + line + k * s.lines) * s.row_channels + first + column;
+  }
+  /// Where the bits of that pack are, in shared memory.
+  __device__ __forceinline__ uint8_t& bits(int k) const {
+    return reinterpret_cast<uint8_t*>(channel_shared)[s.bits_at + k * kChannelThreads + static_cast<int>(threadIdx.x)];
+  }
+  /// Has the bits of all its packs there.
+  __device__ __forceinline__ void keep_bits(const uint8_t* mask) const {
+#pragma unroll 8
+    for (int k = 0; k < count; ++k) bits(k) = static_cast<uint8_t>(load_bits(mask, number(k)));
   }
   /// Of the slab's channel.
   __device__ __forceinline__ int group_of(int channel) const {

@@ -22,6 +22,7 @@ struct SlabSlopes {
   /// Where rounding dh to T changes nothing it takes dy's place.
   static constexpr bool kExact = std::is_same_v<T, A> || std::is_same_v<Act, Relu<Math<T>>>;
   static constexpr int kParts = kWidth / kPackSize<A>;
+  static constexpr bool kBits = std::is_same_v<Act, Relu<Math<T>>>;  // a mask may tell slopes
 
   const BackwardProblem<A>& p;
   const SlabShare<T>& share;
@@ -51,6 +52,13 @@ struct SlabSlopes {
       return;
     }
     unpack(load_shared_pack<T>(share.at(1, k)), dh);
+    if constexpr (kBits && !kAgain) {
+      if (p.mask != nullptr) {
+        multiply_by_bits(share.bits(k), dh);
+        keep(k, dh);
+        return;
+      }
+    }
     if constexpr (kActs && !(kExact && kAgain)) {
       multiply_by_slopes<T, Act, RowWalk<T, kWidth>>(p, dh, centred, scale, bias, [&](A(&value)[kWidth]) {
         const T* const third = static_cast<const T*>(slope_view(p)->data);
@@ -93,6 +101,9 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
   start_after_previous();
   share.copy(p.x, 0);
   share.copy(p.dy, 1);
+  if constexpr (SlabSlopes<T, Act, kKeeps>::kBits) {
+    if (p.mask != nullptr) share.keep_bits(p.mask);
+  }
   for (int c = threadIdx.x; c < s.channels; c += kChannelThreads) {
     const int64_t index = share.parameter_of(c), group = share.first_group + share.group_of(c);
     memory.parameters[c] = {*statistic_at<A>(p.mean, share.batch, group), *statistic_at<A>(p.rstd, share.batch, group),

@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
     scale[j] = channel_scale(of.second, own.first);
     bias[j] = own.second;
   }
-  const auto write = [&](auto adds) {
+  const auto write = [&](auto adds, auto marks) {
 #pragma unroll 4
     for (int k = 0; k < share.count; ++k) {
       const int64_t at = share.offset + k * share.step();
@@ -122,11 +122,18 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) h[j] += value[j];
       }
+      if constexpr (marks) store_bits<kWidth>(p.mask, share.number(k), relu_bits<T>(h, p));
       apply_activation<T, Act>(h, p);
       store_pack_streaming(static_cast<T*>(p.y.data) + at, to_pack<T>(h));
     }
   };
-  p.addend.data != nullptr ? write(std::true_type{}) : write(std::false_type{});
+  const std::true_type yes;
+  const std::false_type no;
+  const bool adds = p.addend.data != nullptr;
+  if constexpr (std::is_same_v<Act, Relu<Math<T>>>) {
+    if (p.mask != nullptr) return adds ? write(yes, yes) : write(no, yes);
+  }
+  adds ? write(yes, no) : write(no, no);
 }
 
 }  // namespace normact::cuda

@@ -24,14 +24,15 @@ struct ChannelSpace {
   int merge_lanes, merge_bits;                            // its logarithm
   int groups_an_item;                                     // that an item may touch; 0: groups of one channel
   int group_helpers = helpers_of(kWarp, groups_an_item);  // threads that share a group of an item
-  int helpers;                            // threads that share a channel of an item when the lines' sums are added up
-  int join_from, join_to;                 // lanes of a warp whose sums are added up: distances, powers of two
-  int tiles_a_sum;                        // kept: neighbours of a group whose sums are made in one
-  int together_bits, scratch_lines;       // the logarithm of lines that these make one; lines that are left
-  unsigned delay;                         // kept: of the second half of the teams, in nanoseconds
-  int accesses;                           // kept: the most of a thread in an item, of each tensor
-  int parameters_at;                      // kept: those of an item, in shared memory; 0: they are not
-  int bits_at, bits_stride, kept_at;      // where the bits of a turned mask and kept packs lie in shared memory
+  int helpers;                       // threads that share a channel of an item when the lines' sums are added up
+  int join_from, join_to;            // lanes of a warp whose sums are added up: distances, powers of two
+  int tiles_a_sum;                   // kept: neighbours of a group whose sums are made in one
+  int together_bits, scratch_lines;  // the logarithm of lines that these make one; lines that are left
+  unsigned delay;                    // kept: of the second half of the teams, in nanoseconds
+  int accesses;                      // kept: the most of a thread in an item, of each tensor
+  int parameters_at;                 // kept: those of an item, in shared memory; 0: they are not
+  int bits_at, kept_at;              // where bits of a mask and kept packs lie in shared memory
+  bool mask_with_y;
   Divisor by_slabs, by_items, by_stacks;  // kept: of a batch, of a slab, of a part
   int64_t channels, places, places_before, places_after, samples_a_batch;
   int64_t units, units_a_part, parts;
@@ -82,8 +83,8 @@ struct ChannelSpace {
         accesses(plan.accesses),
         parameters_at(plan.parameter_bytes > 0 ? plan.scratch_bytes : 0),
         bits_at(plan.scratch_bytes + plan.parameter_bytes),
-        bits_stride(plan.bits_stride),
         kept_at(plan.scratch_bytes + plan.parameter_bytes + plan.bits_bytes),
+        mask_with_y(plan.mask_with_y),
         by_slabs(divisor_of(plan.slabs / plan.batches)),
         by_items(divisor_of(plan.items_a_slab())),
         by_stacks(divisor_of(plan.stacks_a_slab())),

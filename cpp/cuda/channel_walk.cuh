@@ -104,12 +104,11 @@ class PlaneWalk {
   __device__ __forceinline__ int64_t number(const Spot& spot, int j) const {
     return s.number_of<true>(spot.sample, channel_, spot.place + j);
   }
-  /// Whether the elements of an access have numbers first_number + j * number_step; they need not all be inside.
+  /// Whether the elements of an access have numbers first_number + j; they need not all be inside.
   __device__ __forceinline__ bool numbers_evenly() const { return s.places_after == s.places; }
   __device__ __forceinline__ int64_t first_number(const Spot& spot) const {
     return s.number_of<true>(spot.sample, channel_, 0) + spot.place;
   }
-  __device__ __forceinline__ int64_t number_step() const { return 1; }
 
   __device__ __forceinline__ Access load(const ChannelView& view, const Spot& spot) const {
     const int64_t at = offset(view, spot);
@@ -246,9 +245,10 @@ class RowWalk {
     const int64_t sample = kWidth > 1 ? s.by_places.quotient(static_cast<unsigned>(spot.unit)) : spot.unit / s.places;
     return s.number_of<(kWidth > 1)>(batch_ + sample, channel_ + j, spot.unit - sample * s.places);
   }
-  __device__ __forceinline__ bool numbers_evenly() const { return kWidth > 1; }
-  __device__ __forceinline__ int64_t first_number(const Spot& spot) const { return number(spot, 0); }
-  __device__ __forceinline__ int64_t number_step() const { return s.places_after; }
+  __device__ __forceinline__ bool numbers_evenly() const { return s.places_after == 1; }
+  __device__ __forceinline__ int64_t first_number(const Spot& spot) const {
+    return (batch_ * s.places + spot.unit) * s.channels + channel_;
+  }
 
   __device__ __forceinline__ Access load(const ChannelView& view, const Spot& spot) const {
     const T* from = static_cast<const T*>(view.data) + offset(view, spot);

@@ -257,7 +257,7 @@ Status launch_channel_forward(const ChannelForward& problem, const ChannelPlan& 
     NORMACT_TRY(launch_kernel<channel_batch_kernel>("batch count kernel launch", {dim3(1), dim3(1)}, launch,
                                                     p.running.batches));
   }
-  if (p.mask == nullptr || plan.writes_mask_with_y(p.dtype)) return {};
+  if (p.mask == nullptr || plan.mask_with_y) return {};
   const int64_t bytes = (p.geometry.samples * p.geometry.channels * p.geometry.places + 7) / 8;
   return launch_kernel<channel_mask_kernel<T>>("mask kernel launch",
                                                channel_shape((bytes + kChannelThreads - 1) / kChannelThreads), launch,

@@ -57,6 +57,10 @@ class Family:
         """The same for so many uint8."""
         return self.empty_like(x)  # raises
 
+    def stride(self, x: Any, axis: int) -> int | None:
+        """In elements, where that is known."""
+        return None
+
     def writable(self, x: Any) -> Any:
         """x itself, or of what is immutable a copy to write to, which hand_over() then gives away."""
         return x
@@ -87,6 +91,9 @@ class _Numpy(Family):
     def empty_bytes(self, x: Any, count: int) -> Any:
         return np.empty(count, np.uint8)
 
+    def stride(self, x: Any, axis: int) -> int | None:
+        return x.strides[axis] // x.itemsize
+
 
 class _Torch(Family):
     def __init__(self) -> None:
@@ -106,6 +113,9 @@ class _Torch(Family):
 
     def empty_bytes(self, x: Any, count: int) -> Any:
         return x.new_empty(count, dtype=self._torch.uint8)
+
+    def stride(self, x: Any, axis: int) -> int | None:
+        return x.stride(axis)
 
     @contextlib.contextmanager
     def on_stream(self, x: Any, stream: Any) -> Iterator[int | None]:
@@ -143,6 +153,9 @@ class _Cupy(Family):
     def empty_bytes(self, x: Any, count: int) -> Any:
         with x.device:
             return self._cupy.empty(count, np.uint8)
+
+    def stride(self, x: Any, axis: int) -> int | None:
+        return x.strides[axis] // x.itemsize
 
     @contextlib.contextmanager
     def on_stream(self, x: Any, stream: Any) -> Iterator[int | None]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from normact import _core
-from normact.arrays import family_of, handed_over, mask_bytes
+from normact.arrays import family_of, handed_over
 from normact.channel_calls import (
     BATCH_OUTPUTS,
     BatchInputs,
     BatchNormOutput,
+    batch_outputs,
     on_stream,
     size_along,
 )
@@ -192,9 +193,9 @@ def batch_norm_apply(
     """
     function = "batch_norm_apply"
     act = activation_argument(function, activation, alpha)
-    likes = x, None, None, mask_bytes(x) if return_mask else None
     with on_stream(x, stream, function) as handle:
-        done = y, _, _, mask = _core.outputs(function, out, BATCH_OUTPUTS, likes, None)
+        likes, done = batch_outputs(function, out, x, None, None, return_mask, channel_axis)
+        y, _, _, mask = done
         _core.batch_norm_apply(x, weight, bias, addend, mean, rstd, y, mask, channel_axis, act, handle)
         found = _core.finish(BatchNormOutput, done, out, BATCH_OUTPUTS, likes, function)
     return found if return_mask else found[0]

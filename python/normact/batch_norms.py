@@ -95,7 +95,9 @@ def batch_norm(
     BatchNormOutput
         ``(y, mean, rstd, mask)`` instead, if `return_stats` or `return_mask` is given. The statistics are float32
         (float64 for float64), of shape ``(x.shape[channel_axis],)``. mask is uint8 of shape ``(ceil(x.size / 8),)``:
-        bit ``i % 8`` of byte ``i // 8`` belongs to element i in row-major order of the indices.
+        bit ``i % 8`` of byte ``i // 8`` belongs to element i in row-major order of the indices; or, where the channels
+        lie side by side in memory but are not x's last axis (channels_last), of shape ``(ceil(x.size / 8), 1)``: there
+        elements are counted as if they were. A mask of either shape serves any x.
 
     Raises
     ------

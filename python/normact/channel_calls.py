@@ -92,6 +92,24 @@ def refuse_immutable(function: str, running: tuple[Any, ...]) -> None:
 BatchArrays = tuple[Any, Any, Any, Any, Any, Any, Any]
 
 
+def batch_outputs(
+    function: str, out: Any, x: Any, mean_like: Any, rstd_like: Any, return_mask: bool, channel_axis: int
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """What y, mean, rstd and mask are made like, and these: the caller's, or new ones."""
+    likes = x, mean_like, rstd_like, mask_bytes(x) if return_mask else None
+    y, mean, rstd, mask = _core.outputs(function, out, BATCH_OUTPUTS, likes, None)
+    if return_mask and not (isinstance(out, tuple) and out[3] is not None) and is_channels_last(x, channel_axis):
+        mask = mask.reshape(-1, 1)  # bits in x's order
+    return likes, (y, mean, rstd, mask)
+
+
+def is_channels_last(x: Any, channel_axis: int) -> bool:
+    """Whether x has its channels side by side in memory, though not at its last axis."""
+    axes = len(x.shape)
+    in_front = -axes <= channel_axis < axes and channel_axis % axes < axes - 1
+    return in_front and family_of(x, "batch_norm").stride(x, channel_axis) == 1
+
+
 def batch_forward(
     function: str,
     arrays: BatchArrays,
@@ -119,8 +137,8 @@ def batch_forward(
         _core.batch_norm_forward(function, *arrays, y, None, None, None, *options, handle, out is None)
         return y if family is None or not family.hands_over else family.hand_over(y, x)
     mean_like, rstd_like = statistics((size_along(x, channel_axis),) if return_stats else (), return_stats)
-    likes = x, mean_like, rstd_like, mask_bytes(x) if return_mask else None
-    done = y, mean, rstd, mask = _core.outputs(function, out, BATCH_OUTPUTS, likes, None)
+    likes, done = batch_outputs(function, out, x, mean_like, rstd_like, return_mask, channel_axis)
+    y, mean, rstd, mask = done
     rstd = JOINED if return_stats is JOINED else rstd
     _core.batch_norm_forward(function, *arrays, y, mean, rstd, mask, *options, handle, out is None)
     found = _core.finish(BatchNormOutput, done, out, BATCH_OUTPUTS, likes, function)

@@ -215,7 +215,8 @@ static void test_tensors(void) {
        c.tbatches.dtype_bits = 32);
   CASE(batch_norm_forward, "num_batches_tracked has shape (4,); expected () or (1,)",
        c.tbatches = typed(&c.out.batches, 1, c.channels, NORMACT_DTYPE_INT, 64));
-  CASE(batch_norm_forward, "mask has shape (2,); expected (3,), a bit for each of x's 24 elements", c.bytes[0] = 2);
+  CASE(batch_norm_forward, "mask has shape (2,); expected (3,) or (3, 1), a bit for each of x's 24 elements",
+       c.bytes[0] = 2);
   CASE(batch_norm_forward,
        "y overlaps x without being the same tensor; expected separate memory or the very same data, "
        "shape and strides",

@@ -93,6 +93,7 @@ ChannelPlan plan_with_mask(Layout layout, int64_t samples, int64_t channels, int
   static uint8_t mask;
   ChannelForward p = forward(layout, samples, channels, places, 0);
   p.mask = &mask;
+  if (layout == Layout::rows) p.geometry.places_after = 1;
   const ChannelPlan plan = plan_of(p);
   if (plan.order == ChannelOrder::kept) check_kept(p, plan);
   return plan;
@@ -110,16 +111,18 @@ TEST(masks_are_written_with_the_output) {
           CHECK(planes.tile * places % 8 == 0 && channels % planes.tile == 0 && planes.segments == 1);
         }
         const ChannelPlan rows = plan_with_mask(Layout::rows, samples, channels, places);
-        CHECK(rows.mask == ChannelMask::turned && rows.units_a_part % places == 0);
+        CHECK(rows.mask == ChannelMask::together && rows.mask_with_y);
       }
     }
   }
   CHECK(plan_with_mask(Layout::planes, 64, 64, 784).mask == ChannelMask::together);
   CHECK(plan_with_mask(Layout::planes, 4, 20, 49).mask == ChannelMask::apart);     // samples share bytes
   CHECK(plan_with_mask(Layout::planes, 2, 64, 20001).mask == ChannelMask::apart);  // so do parts of planes
-  CHECK(plan_with_mask(Layout::rows, 2, 16, 9999).mask == ChannelMask::apart);     // samples in parts
-  const ChannelPlan streamed = plan_with_mask(Layout::rows, 256, 256, 3136);
-  CHECK(streamed.mask == ChannelMask::turned && streamed.unit_step == streamed.lines);
+  CHECK(!plan_with_mask(Layout::planes, 2, 64, 20001).mask_with_y);
+  ChannelForward p = forward(Layout::rows, 2, 16, 9999, 0);
+  uint8_t mask = 0;
+  p.mask = &mask;
+  CHECK(plan_of(p).mask == ChannelMask::apart);  // bits in row-major order, elements with channels last
 }
 
 TEST(small_groups_need_nobody_else) {

@@ -262,7 +262,6 @@ class Slopes:
     """What a backward that does not compute h again reads: y rounded, and which h are positive."""
 
     y: np.ndarray
-    mask: np.ndarray
     positive: np.ndarray
 
 
@@ -272,9 +271,14 @@ def slope_sources(problem: Problem) -> Slopes:
     zero = np.zeros(problem.statistics_shape).reshape(-1)
     h = _affine(problem, wide(problem, given.mean), wide(problem, given.rstd), (zero, zero)).h
     y = h if problem.activation is None else problem.activation.value(h)
-    positive = problem.shaped(h) > 0
-    mask = np.packbits(positive.ravel(), bitorder="little")
-    return Slopes(tolerance.round_to(problem.shaped(y), problem.dtype), mask, positive)
+    return Slopes(tolerance.round_to(problem.shaped(y), problem.dtype), problem.shaped(h) > 0)
+
+
+def packed(positive: np.ndarray, channel_axis: int, channels_last: bool) -> np.ndarray:
+    """A mask with bits in the order of channels last, or row-major."""
+    if channels_last:
+        return np.packbits(np.moveaxis(positive, channel_axis, -1).ravel(), bitorder="little").reshape(-1, 1)
+    return np.packbits(positive.ravel(), bitorder="little")
 
 
 @functools.lru_cache(maxsize=64)

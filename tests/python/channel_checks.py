@@ -14,11 +14,13 @@ from channel_cases import (
     expected_forward,
     expected_running,
     inputs,
+    packed,
     slope_sources,
 )
 from checks import assert_within, compare
 from devices import Device
 from layouts import LAYOUTS, Layout, contiguous
+from normact.channel_calls import is_channels_last
 
 
 class Arrays(NamedTuple):
@@ -51,13 +53,14 @@ def arrays(
     def plain(values: np.ndarray | None, dtype: str) -> Any:
         return None if values is None else device.array(values, dtype)
 
-    y = mask = None
+    x, y, mask = lay(given.x, layout), None, None
     if problem.slope_from == "y":
         y = lay(slope_sources(problem).y, layout)
     if problem.slope_from == "mask":
-        mask = device.integers(slope_sources(problem).mask, "uint8")
+        last = is_channels_last(x, problem.channel_axis)
+        mask = device.integers(packed(slope_sources(problem).positive, problem.channel_axis, last), "uint8")
     return Arrays(
-        x=lay(given.x, layout),
+        x=x,
         weight=plain(given.weight, problem.parameters),
         bias=plain(given.bias, problem.parameters),
         addend=lay(given.addend, other),

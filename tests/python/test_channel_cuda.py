@@ -21,11 +21,13 @@ from channel_cases import (
     expected_running,
     fused_problem,
     inputs,
+    packed,
 )
 from channel_checks import Arrays, arrays, backward, check, check_running, forward
 from checks import assert_repeats, assert_within, compare
 from devices import Device, NumpyDevice
 from layouts import channels_last
+from normact.channel_calls import is_channels_last
 
 pytestmark = pytest.mark.cuda
 
@@ -120,8 +122,7 @@ def test_batch_norm_of_small_planes(device: Device, dtype: str, shape: tuple[int
     for problem in (last, dataclasses.replace(last, slope_from="x")):
         check(device, problem, channels_before, channels_before)
     bits = forward(last, arrays(device, last, channels_before, channels_before), return_mask=True)
-    positive = np.packbits((device.values(bits.y) > 0).ravel(), bitorder="little")
-    np.testing.assert_array_equal(bits.mask.cpu().numpy().ravel(), positive)
+    np.testing.assert_array_equal(bits.mask.cpu().numpy(), packed(device.values(bits.y) > 0, -1, False))
     given = arrays(device, fused)
     want = expected_forward(fused) | expected_backward(fused)
     for name, found in parts(fused, given).items():
@@ -241,8 +242,8 @@ def test_a_mask_has_the_bits_of_the_output(device: Device, dtype: str, shape: tu
     problem = fused_problem("batch_norm", shape, dtype)
     given = arrays(device, problem, built(layout), built(layout))
     found = forward(problem, given, return_mask=True)
-    bits = np.packbits((device.values(found.y) > 0).ravel(), bitorder="little")
-    np.testing.assert_array_equal(found.mask.cpu().numpy().ravel(), bits)
+    bits = packed(device.values(found.y) > 0, 1, is_channels_last(given.x, 1))
+    np.testing.assert_array_equal(found.mask.cpu().numpy(), bits)
     from_y, from_mask = (backward(problem, given._replace(**{name: getattr(found, name)})) for name in ("y", "mask"))
     np.testing.assert_array_equal(device.bits(from_mask.daddend), device.bits(from_y.daddend))
     unit = {"float32": 2.0**-23, "bfloat16": 2.0**-7}[dtype]  # sums may be taken in another order

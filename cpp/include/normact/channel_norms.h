@@ -41,7 +41,9 @@ typedef struct normact_batch_norm_desc {
 } normact_batch_norm_desc;
 
 /* Shapes: x, addend, y: any, the same, with at least two axes. weight, bias, running_mean, running_var, mean, rstd:
- * (C,), C = x.shape[channel_axis]. num_batches_tracked: () or (1,). mask as in normact_activation_forward_args.
+ * (C,), C = x.shape[channel_axis]. num_batches_tracked: () or (1,). mask as in normact_activation_forward_args, or
+ * (ceil(number of x's elements / 8), 1): with this shape the last of x's axes is the channels' where bits are counted,
+ * as it is in the memory of a channels-last x, beside which only such a mask costs little.
  * Dtypes: x, addend, y one of fp64, fp32, fp16, bf16, the same; weight and bias that dtype or fp32 (fp64 with fp64);
  * running_mean, running_var, mean, rstd fp32 (fp64 with fp64); num_batches_tracked int64; mask uint8.
  * y may be x or addend; on CUDA not where a mask is wanted of fp32 or fp64, or one whose bytes are not neighbours in
