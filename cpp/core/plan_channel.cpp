@@ -151,8 +151,8 @@ void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const Ch
   if (planes) slab_channels *= std::max<int64_t>(1, std::min(pieces, together));
   divide_tiles(r, slab_channels, &plan);
   const int64_t slab_bytes = bytes_of(r, std::min(plan.tiles_a_slab * plan.tile, channels));
-  // Slabs that the cache does not hold go in one wave: nothing is gained by waiting for each of them.
-  const bool cached = slab_bytes <= tuning.wave_bytes;
+  // Rows whose slabs the cache does not hold, or only one, go in one wave: nothing is gained by waiting for each.
+  const bool cached = 2 * slab_bytes <= tuning.wave_bytes;
   plan.slabs_a_wave =
       streams && !cached ? plan.slabs : std::max<int64_t>(1, tuning.wave_bytes / std::max<int64_t>(1, slab_bytes));
   if (streams) {

@@ -169,9 +169,9 @@ struct ChannelTuning {
   int solo_slabs = 192;            // fewest that occupy a device
   int plane_blocks = 4;            // a multiprocessor
   int element_blocks = 3;
-  int stream_blocks = 2;          // of rows that are not kept
-  int64_t stream_accesses = 256;  // of a thread in an item: fp32 bears sums of some hundred elements
-  int kept_blocks = 2;
+  int stream_blocks = 2;                     // of rows that are not kept
+  int64_t stream_accesses = 256;             // of a thread in an item: fp32 bears sums of some hundred elements
+  int kept_blocks = 2;                       // a multiprocessor, or one
   int kept_delay = 190;                      // nanoseconds an access (ChannelPlan::delay)
   int64_t team_packs = 512;                  // launches: largest set of a team that is not a block
   int64_t whole_packs = 20;                  // a thread of a set that is not cut
@@ -182,9 +182,12 @@ struct ChannelTuning {
   int64_t kept_bytes = 32 << 20;       // x, at least
   int64_t kept_set_bytes = 5 << 20, kept_sets_bytes = 7 << 19;  // one tensor of a set, or two, at most
   int64_t ring_plane_bytes = 1024;                              // rings: of a plane, at least: a copy each
-  int64_t ring_bytes = 8 << 20;                                 // x, at least
-  int64_t ring_turn_bytes = 48 << 10;                           // that a block moves in a turn, at least
-  int kept_teams = 2;  // at work at the same time, at least, where not everything is
+  int64_t ring_bytes = 3 << 20;                                 // x, at least
+  int64_t ring_turn_bytes = 48 << 10;                           // that a block moves in a turn, at least,
+  int64_t ring_small_turns = 4;                                 // or no more turns than these
+  int64_t lone_rounds = 4;     // kept: items of rows that a block has after each other, from which on it is alone
+  int64_t lone_backwards = 4;  // the most that backwards have so
+  int kept_teams = 2;          // at work at the same time, at least, where not everything is
 };
 
 ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning);

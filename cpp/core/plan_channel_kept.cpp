@@ -83,18 +83,17 @@ bool divide(const ChannelRequest& r, const Room& room, int64_t wanted, ChannelPl
   return true;
 }
 
+/// Items that a block has one after the other.
+int64_t rounds_of(const ChannelPlan& plan) { return ceil_div(plan.slabs * plan.items_a_slab(), plan.blocks); }
+
 /// What all blocks do one after the other, in accesses of a thread.
-int64_t work_of(const ChannelPlan& plan) {
-  return ceil_div(plan.slabs * plan.items_a_slab(), plan.blocks) * (plan.accesses + kItemAccesses);
-}
+int64_t work_of(const ChannelPlan& plan) { return rounds_of(plan) * (plan.accesses + kItemAccesses); }
 
-}  // namespace
-
-bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan) {
-  if (r.passes != ChannelPasses::both || r.access == ChannelAccess::elements) return false;
+/// A plan with so many blocks a multiprocessor.
+bool plan_with(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, int blocks,
+               ChannelPlan* plan) {
   const int64_t multiprocessors = std::max(1, device.multiprocessors - r.sm_margin);
-  const Room room{multiprocessors * tuning.kept_blocks, tuning.kept_teams,
-                  device.shared_memory_block / tuning.kept_blocks - kBlockReserve};
+  const Room room{multiprocessors * blocks, tuning.kept_teams, device.shared_memory_block / blocks - kBlockReserve};
   const int64_t most = room.memory / (kAccessBytes * r.kept);
   ChannelPlan best{};
   const auto consider = [&](int64_t accesses) {
@@ -116,6 +115,25 @@ bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelT
   best.kept_bytes = static_cast<int>(r.kept * best.accesses * kAccessBytes);
   best.slabs_a_wave = best.slabs;
   *plan = best;
+  return true;
+}
+
+}  // namespace
+
+// Rows without groups (H200, bf16, us with two blocks a multiprocessor, one, and read twice in waves). Forward: one
+// item a block (32x512x28x28) 28, 30, 41; four (256x1024x14x14) 101, 93, 102, instance norm (8x64x256x256) 83, 69, 65.
+// Backward: two 49, 54, 62; eight 190, 171, 162; with a mask, whose bits each item waits for, two 58, 56, 81, eight
+// 244, 194, 223.
+bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan) {
+  if (r.passes != ChannelPasses::both || r.access == ChannelAccess::elements) return false;
+  if (r.access != ChannelAccess::rows || group_channels(r) > 1)
+    return plan_with(r, device, tuning, tuning.kept_blocks, plan);
+  ChannelPlan two = *plan;
+  if (!plan_with(r, device, tuning, tuning.kept_blocks, &two)) return false;
+  const bool backward = r.kept > 1, reads_mask = r.mask && !r.marks;
+  const bool alone = reads_mask || (!backward && rounds_of(two) >= tuning.lone_rounds);
+  if (backward && !reads_mask && rounds_of(two) > tuning.lone_backwards) return false;
+  if (!alone || !plan_with(r, device, tuning, 1, plan)) *plan = two;
   return true;
 }
 

@@ -85,7 +85,9 @@ bool plan_rings(const ChannelRequest& r, const DeviceInfo& device, const Channel
     if (!divide(r, device, sets, packs, &other)) continue;
     if (best.clusters == 0 || other.time < best.time) best = other;
   }
-  if (best.clusters == 0 || best.turn_bytes < tuning.ring_turn_bytes) return false;
+  if (best.clusters == 0) return false;
+  const int64_t turns = ceil_div(sets, best.clusters);
+  if (best.turn_bytes < tuning.ring_turn_bytes && turns > tuning.ring_small_turns) return false;
   ChannelPlan& plan = *to;
   plan = {};
   plan.access = r.access;

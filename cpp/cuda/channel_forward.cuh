@@ -16,8 +16,8 @@ struct ForwardPass {
   using A = Accumulator<T>;
   using Spot = typename Walk::Spot;
   static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
-  static constexpr int kReduceLoads = 4;  // under way together
-  static constexpr int kApplyLoads = 2;
+  static constexpr int kReduceLoads = 4;                   // under way together
+  static constexpr int kApplyLoads = 2, kAddendLoads = 4;  // of an addend beside packs in shared memory
   static constexpr bool kAhead = !Walk::kPlanes;
   static constexpr bool kStreamed = !kKept && kStreams<Walk>;
   static constexpr bool kShared = kKept || kStreamed;  // items are read from shared memory
@@ -248,7 +248,7 @@ struct ForwardPass {
       coming.advance(size_of_array(spot));
     };
     if constexpr (kKept) {
-      for_each_kept<kApplyLoads, LoadedWithAddend>(walk, kept, load, use);
+      for_each_kept<kAdds ? kAddendLoads : kApplyLoads, LoadedWithAddend>(walk, kept, load, use);
     } else if constexpr (kStreamed && kAdds) {
       const ChannelView* const views[] = {&p.x, &p.addend};
       for_each_streamed<2, true, LoadedWithAddend>(s, walk, views, load, use, [&] { coming.near_end(); });

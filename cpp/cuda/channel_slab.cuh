@@ -129,6 +129,13 @@ struct SlabShare {
   __device__ __forceinline__ int64_t parameter_of(int channel) const {
     return s.has_columns ? first_group + group_of(channel) : first + channel;
   }
+  /// Has the thread's packs of a tensor on their way to the L2 cache, if it is there.
+  __device__ __forceinline__ void prefetch(const ChannelView* view) const {
+    if (view == nullptr || view->data == nullptr) return;
+    const T* from = static_cast<const T*>(view->data) + offset;
+#pragma unroll 4
+    for (int k = 0; k < count; ++k) prefetch_sector(from + k * step());
+  }
   /// Starts copying the thread's packs of a tensor.
   __device__ __forceinline__ void copy(const ChannelView& view, int tensor) const {
     const T* from = static_cast<const T*>(view.data) + offset;

@@ -101,6 +101,7 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
   start_after_previous();
   share.copy(p.x, 0);
   share.copy(p.dy, 1);
+  if constexpr (!kIdentity<T, Act>) share.prefetch(slope_view(p));
   if constexpr (SlabSlopes<T, Act, kKeeps>::kBits) {
     if (p.mask != nullptr) share.keep_bits(p.mask);
   }

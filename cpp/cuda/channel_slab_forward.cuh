@@ -21,6 +21,7 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
   begin_cluster(s);
   start_after_previous();
   share.copy(p.x, 0);
+  share.prefetch(&p.addend);
   for (int c = threadIdx.x; c < s.channels; c += kChannelThreads) {
     const int64_t index = share.parameter_of(c);
     memory.parameters[c] = {entry_or<T>(p.weight, index, A(1)), entry_or<T>(p.bias, index, A(0))};

@@ -98,7 +98,8 @@ def batch_outputs(
     """What y, mean, rstd and mask are made like, and these: the caller's, or new ones."""
     likes = x, mean_like, rstd_like, mask_bytes(x) if return_mask else None
     y, mean, rstd, mask = _core.outputs(function, out, BATCH_OUTPUTS, likes, None)
-    if return_mask and not (isinstance(out, tuple) and out[3] is not None) and is_channels_last(x, channel_axis):
+    given = isinstance(out, tuple) and any(array is mask for array in out)
+    if return_mask and not given and is_channels_last(x, channel_axis):
         mask = mask.reshape(-1, 1)  # bits in x's order
     return likes, (y, mean, rstd, mask)
 

@@ -32,7 +32,14 @@ TEST(what_fits_few_blocks_is_kept_by_clusters) {
   CHECK(goes(p));
   uint8_t mask = 0;
   p.mask = &mask;
-  CHECK(!goes(p));
+  CHECK(!goes(p));  // its bits are in another order
+  p.geometry.places_after = 1;
+  CHECK(goes(p));
+  p = forward(Layout::rows, 64, 12, 49, 0, DType::f32);
+  CHECK(goes(p));
+  p.mask = &mask;
+  p.geometry.places_after = 1;
+  CHECK(!goes(p));  // bits of two packs are a byte, and rows end between these
   p = forward(Layout::rows, 8, 256, 4096, 256);
   CHECK(goes(p));
   p.running.mean.data = memory;  // moments are left for these
@@ -61,23 +68,23 @@ TEST(whole_planes_go_by_launches) {
   const auto goes = [](const ChannelForward& of) {
     return plan_of(of).order == ChannelOrder::launches && on_ampere(of).order == ChannelOrder::launches;
   };
-  CHECK(goes(forward(Layout::planes, 8, 256, 784, 0)));  // small
-  CHECK(goes(forward(Layout::planes, 8, 256, 784, 0, DType::f32)));
-  CHECK(!goes(forward(Layout::planes, 8, 256, 784, 0, DType::bf16, 2)));  // no whole packs
+  CHECK(goes(forward(Layout::planes, 3, 256, 784, 0)));  // small
+  CHECK(goes(forward(Layout::planes, 3, 256, 784, 0, DType::f32)));
+  CHECK(!goes(forward(Layout::planes, 3, 256, 784, 0, DType::bf16, 2)));  // no whole packs
   CHECK(!goes(forward(Layout::planes, 8, 256, 788, 0)));
-  CHECK(!goes(forward(Layout::planes, 8, 256, 784, 0, DType::f64)));
+  CHECK(!goes(forward(Layout::planes, 3, 256, 784, 0, DType::f64)));
   CHECK(goes(forward(Layout::planes, 256, 64, 12544, 0)));  // sets that no cluster has room for
   CHECK(goes(forward(Layout::planes, 1, 128, 1310720, 32)));
   CHECK(goes(forward(Layout::planes, 2, 150, 16, 1)));
   CHECK(!goes(forward(Layout::planes, 1024, 64, 16, 32)));  // groups of four packs
   CHECK(!goes(forward(Layout::planes, 2, 2304, 8, 1)));     // parts of more channels than threads
   uint8_t mask = 0;
-  p = forward(Layout::planes, 8, 256, 784, 0);
+  p = forward(Layout::planes, 3, 256, 784, 0);
   p.mask = &mask;
   CHECK(goes(p));
   p.geometry.places_after = 1;  // bits in another order than the elements
   CHECK(!goes(p));
-  p = forward(Layout::planes, 8, 256, 784, 0, DType::f32);
+  p = forward(Layout::planes, 3, 256, 784, 0, DType::f32);
   p.mask = &mask;  // a byte is two packs
   CHECK(!goes(p));
   p = forward(Layout::planes, 64, 256, 3136, 0);
