@@ -24,8 +24,7 @@ struct BackwardPass {
   static constexpr int kLoads = 2;                          // of each tensor under way together
   static constexpr bool kAhead = !Walk::kPlanes && !kActs;  // where there are registers for the next ones, too
 
-  static constexpr bool kBits = kMasked<T, Act> && kWidth > 1;  // a mask may tell slopes, those of a pack together
-  static constexpr bool kKeepsBits = kBits && kKept && !Walk::kPlanes;
+  static constexpr bool kKeepsBits = kKept && !Walk::kPlanes;  // of a mask, in shared memory
   /// Whether dh takes dy's place between the passes: where its rounding to T changes nothing.
   static constexpr bool kKeepsSlopes = kKept && kActs && (std::is_same_v<T, A> || std::is_same_v<Act, Relu<Math<T>>>);
 
@@ -63,11 +62,14 @@ struct BackwardPass {
     return of;
   }
 
-  template <int kBlock>
-  struct Loaded {
-    Access dy[kBlock], x[kBlock], third[kActs ? kBlock : 1];
-    unsigned bits[kBits ? kBlock : 1];
-    SharedAddress kept_dy;
+  template <SlopeFrom kFrom>
+  struct Accesses {
+    template <int kBlock>
+    struct Loaded {
+      Access dy[kBlock], x[kBlock], third[kFrom == SlopeFrom::third ? kBlock : 1];
+      unsigned bits[kFrom == SlopeFrom::mask ? kBlock : 1];  // those of a pack together
+      SharedAddress kept_dy;
+    };
   };
 
   /// What the activation's slope needs beside x: y, or addend where h is computed again; or nothing.
@@ -78,25 +80,40 @@ struct BackwardPass {
     return ItemCopy<Walk, 2>(s, item, views, third_view());
   }
 
-  /// kSlopes: dy is dh already, see kKeepsSlopes.
-  template <bool kSlopes, int kBlock>
+  /// The bits of the accesses that a walk of streamed items comes to next.
+  struct ComingBits {
+    unsigned bits[kLoads] = {};
+    bool known = false;
+  };
+
+  /// kStep: the way that streamed items are walked along.
+  template <SlopeFrom kFrom, int kStep, int kBlock, class In>
   __device__ __forceinline__ void load(const Walk& walk, const Spot (&spot)[kBlock], const KeptPacks& packs,
-                                       Loaded<kBlock>* in) const {
+                                       ComingBits* coming, In* in) const {
     fetch<kShared>(walk, p.x, spot, packs, 0, in->x);
     fetch<kShared>(walk, p.dy, spot, packs, 1, in->dy);
     in->kept_dy = packs.at(1, 0);
-    if constexpr (kActs && !kSlopes) {
-      if (third_view() != nullptr) fetch<kStreamed>(walk, *third_view(), spot, packs, 2, in->third);
-    }
-    if constexpr (kBits && !kSlopes) {
-      if (p.mask == nullptr || s.mask == ChannelMask::apart) return;
+    if constexpr (kFrom == SlopeFrom::third) fetch<kStreamed>(walk, *third_view(), spot, packs, 2, in->third);
+    if constexpr (kFrom == SlopeFrom::mask && kWidth > 1) {
+      if (s.mask == ChannelMask::apart) return;
 #pragma unroll
       for (int k = 0; k < kBlock; ++k) {
         if constexpr (kKeepsBits) {
           in->bits[k] = kept_bits(packs.at(0, k));
+        } else if (kStreamed && coming->known) {
+          in->bits[k] = coming->bits[k];
         } else if (spot[k].valid) {
           in->bits[k] = load_bits(p.mask, walk.first_number(spot[k]));
         }
+      }
+      if constexpr (kStreamed) {
+        static_assert(kBlock <= kLoads);
+#pragma unroll
+        for (int k = 0; k < kBlock; ++k) {
+          const Spot next = walk.further(spot[k], kStep * kBlock);
+          if (next.valid) coming->bits[k] = load_bits(p.mask, walk.first_number(next));
+        }
+        coming->known = true;
       }
     }
   }
@@ -108,7 +125,7 @@ struct BackwardPass {
   /// Has the bits of a tile in shared memory, each thread its own.
   __device__ __forceinline__ void keep_bits(Walk walk, KeptPacks packs) const {
     if constexpr (kKeepsBits) {
-      if (p.mask == nullptr || s.mask == ChannelMask::apart) return;
+      if (s.mask == ChannelMask::apart) return;
       typename Walk::Run run;
       while (walk.next(&run)) {
 #pragma unroll 8
@@ -121,46 +138,50 @@ struct BackwardPass {
   }
 
   /// load(), then use(), of all accesses. kBackwards: where items are not kept, from the last one on.
-  template <bool kBackwards, class Load, class Use, class Steps>
-  __device__ __forceinline__ void for_each(Walk& walk, KeptPacks& kept, Load load, Use use, Steps& steps) const {
+  template <SlopeFrom kFrom, bool kBackwards, class Use, class Steps>
+  __device__ __forceinline__ void for_each(Walk& walk, KeptPacks& kept, Use use, Steps& steps) const {
+    ComingBits coming;
+    const auto read = [&](const auto& spot, const KeptPacks& packs, auto* in) {
+      load<kFrom, kBackwards ? -1 : 1>(walk, spot, packs, &coming, in);
+    };
+    using In = Accesses<kFrom>;
     if constexpr (kKept) {
-      for_each_kept<kLoads, Loaded>(walk, kept, load, use);
+      for_each_kept<kLoads, In::template Loaded>(walk, kept, read, use);
     } else if constexpr (kStreamed) {
       const auto near_end = [&] { steps.near_end(); };
-      if (kActs && third_view() != nullptr) {
+      if constexpr (kFrom == SlopeFrom::third) {
         const ChannelView* const views[] = {&p.x, &p.dy, third_view()};
-        for_each_streamed<3, kBackwards, Loaded>(s, walk, views, load, use, near_end);
+        for_each_streamed<3, kBackwards, In::template Loaded>(s, walk, views, read, use, near_end);
       } else {
         const ChannelView* const views[] = {&p.x, &p.dy};
-        for_each_streamed<2, kBackwards, Loaded>(s, walk, views, load, use, near_end);
+        for_each_streamed<2, kBackwards, In::template Loaded>(s, walk, views, read, use, near_end);
       }
     } else {
-      for_each_block<kLoads, kAhead, Loaded>(walk, kept, load, use);
+      for_each_block<kLoads, kAhead, In::template Loaded>(walk, kept, read, use);
     }
   }
 
-  /// dh and x - mean of access k. kSlopes: dy is dh already.
-  template <bool kSlopes, int kBlock>
-  __device__ __forceinline__ void differentiate(const Walk& walk, const Spot& spot, const Loaded<kBlock>& in, int k,
+  /// dh and x - mean of access k.
+  template <SlopeFrom kFrom, class In>
+  __device__ __forceinline__ void differentiate(const Walk& walk, const Spot& spot, const In& in, int k,
                                                 const Constants& of, A (&dh)[kWidth], A (&centred)[kWidth]) const {
     walk.get(in.x[k], centred);
     walk.get(in.dy[k], dh);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) centred[j] -= of.mean[Walk::owner(j)];
-    if constexpr (kActs && !kSlopes) {
-      if (kMasked<T, Act> && p.mask != nullptr) {
-        apply_bits(walk, spot, in.bits[kBits ? k : 0], dh);
-      } else {
-        multiply_by_slopes<T, Act, Walk>(p, dh, centred, of.scale, of.bias,
-                                         [&](A(&value)[kWidth]) { walk.get(in.third[k], value); });
-      }
+    if constexpr (kFrom == SlopeFrom::mask) {
+      apply_bits(walk, spot, in.bits[k], dh);
+    } else if constexpr (kFrom != SlopeFrom::nothing) {
+      constexpr bool kThird = kFrom == SlopeFrom::third;
+      multiply_by_slopes<kThird, T, Act, Walk>(p, dh, centred, of.scale, of.bias,
+                                               [&](A(&value)[kWidth]) { walk.get(in.third[kThird ? k : 0], value); });
     }
   }
 
   /// dh = dh * the mask's bits, which are `together`, or are looked for.
   __device__ __forceinline__ void apply_bits(const Walk& walk, const Spot& spot, unsigned together,
                                              A (&dh)[kWidth]) const {
-    if (kBits && s.mask != ChannelMask::apart) {
+    if (kWidth > 1 && s.mask != ChannelMask::apart) {
       multiply_by_bits(together, dh);
       return;
     }
@@ -220,15 +241,21 @@ struct BackwardPass {
   template <class Steps>
   __device__ __forceinline__ void reduce_tile(const ChannelTile& tile, Walk& walk, KeptPacks& kept,
                                               NumberPair<A> (&sums)[kOwned], Steps& steps) const {
-    keep_bits(walk, kept);
+    with_slope<T, Act, kMasked<T, Act>>(
+        p, [&](auto from) { reduce_from<decltype(from)::value>(tile, walk, kept, sums, steps); });
+  }
+
+  template <SlopeFrom kFrom, class Steps>
+  __device__ __forceinline__ void reduce_from(const ChannelTile& tile, Walk& walk, KeptPacks& kept,
+                                              NumberPair<A> (&sums)[kOwned], Steps& steps) const {
+    if constexpr (kFrom == SlopeFrom::mask) keep_bits(walk, kept);
     const Constants of = constants_of(tile, kept, walk);
-    const auto read = [&](const auto& spot, const KeptPacks& packs, auto* in) { load<false>(walk, spot, packs, in); };
     const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
       for (int k = 0; k < size_of_array(spot); ++k) {
         if (!spot[k].valid) continue;
         A dh[kWidth], centred[kWidth];
-        differentiate<false>(walk, spot[k], in, k, of, dh, centred);
+        differentiate<kFrom>(walk, spot[k], in, k, of, dh, centred);
         if constexpr (kKeepsSlopes) store_shared_pack(in.kept_dy + k * KeptPacks::kStep, to_pack<T>(dh));
         if (!walk.whole(spot[k])) {
 #pragma unroll
@@ -244,7 +271,7 @@ struct BackwardPass {
         }
       }
     };
-    for_each<false>(walk, kept, read, use, steps);
+    for_each<kFrom, false>(walk, kept, use, steps);
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) sums[o].second *= of.rstd[o];
   }
@@ -308,6 +335,16 @@ struct BackwardPass {
   __device__ __forceinline__ void apply_tile(const ChannelTile& tile, KeptPacks& kept, Copy& coming) const {
     Walk walk(s, tile, p.x);
     if (!walk.works()) return;
+    if constexpr (kKeepsSlopes) {
+      apply_from<SlopeFrom::nothing>(tile, walk, kept, coming);
+    } else {
+      with_slope<T, Act, kMasked<T, Act>>(
+          p, [&](auto from) { apply_from<decltype(from)::value>(tile, walk, kept, coming); });
+    }
+  }
+
+  template <SlopeFrom kFrom, class Copy>
+  __device__ __forceinline__ void apply_from(const ChannelTile& tile, Walk& walk, KeptPacks& kept, Copy& coming) const {
     const Constants of = constants_of(tile, kept, walk);
     A c1[kOwned], c2[kOwned];
 #pragma unroll
@@ -317,15 +354,12 @@ struct BackwardPass {
       c1[o] = c.first;
       c2[o] = c.second * of.rstd[o];  // of x - mean instead of xhat
     }
-    const auto read = [&](const auto& spot, const KeptPacks& packs, auto* in) {
-      load<kKeepsSlopes>(walk, spot, packs, in);
-    };
     const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
       for (int k = 0; k < size_of_array(spot); ++k) {
         if (!spot[k].valid) continue;
         A dh[kWidth], centred[kWidth];
-        differentiate<kKeepsSlopes>(walk, spot[k], in, k, of, dh, centred);
+        differentiate<kFrom>(walk, spot[k], in, k, of, dh, centred);
         if (p.daddend.data != nullptr) walk.store(p.daddend, spot[k], dh);
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
@@ -336,7 +370,7 @@ struct BackwardPass {
       }
       coming.advance(size_of_array(spot));
     };
-    for_each<true>(walk, kept, read, use, coming);
+    for_each<kFrom, true>(walk, kept, use, coming);
   }
 };
 

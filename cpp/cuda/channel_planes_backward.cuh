@@ -56,8 +56,8 @@ struct PlaneSlopes {
         }
       }
       const A scales[1] = {scale}, biases[1] = {bias};
-      multiply_by_slopes<T, Act, PlaneWalk<T, true>>(p, dh, centred, scales, biases,
-                                                     [&](A(&value)[kWidth]) { unpack(in.third[k], value); });
+      multiply_by_any_slopes<T, Act, PlaneWalk<T, true>>(p, dh, centred, scales, biases,
+                                                         [&](A(&value)[kWidth]) { unpack(in.third[k], value); });
     }
   }
 };

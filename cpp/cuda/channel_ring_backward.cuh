@@ -7,13 +7,10 @@
 
 namespace normact::cuda {
 
-/// What a slope is told from.
-enum class RingSlope : uint8_t { x, third, mask };
-
 #if __CUDA_ARCH__ >= 900
 
 /// A working thread: its packs of every set of its cluster.
-template <class T, class Act, RingSlope kSlope>
+template <class T, class Act, SlopeFrom kSlope>
 struct RingBackwardWorker {
   using A = Accumulator<T>;
   static constexpr int kWidth = kPackSize<T>, kBatch = 2;
@@ -54,8 +51,8 @@ struct RingBackwardWorker {
 
   template <int kCount>
   struct Loaded {
-    Pack<T> x[kCount], dy[kCount], third[kSlope == RingSlope::third ? kCount : 1];
-    unsigned bits[kSlope == RingSlope::mask ? kCount : 1];
+    Pack<T> x[kCount], dy[kCount], third[kSlope == SlopeFrom::third ? kCount : 1];
+    unsigned bits[kSlope == SlopeFrom::mask ? kCount : 1];
   };
 
   template <bool kAgain, int kCount>
@@ -66,8 +63,8 @@ struct RingBackwardWorker {
       in.x[i] = load_shared_pack<T>(share.at(slot, 0, k + i));
       in.dy[i] = load_shared_pack<T>(share.at(slot, 1, k + i));
       if constexpr (kActs && !(kAgain && kKeeps)) {
-        if constexpr (kSlope == RingSlope::third) in.third[i] = load_shared_pack<T>(share.at(slot, 2, k + i));
-        if constexpr (kSlope == RingSlope::mask) {
+        if constexpr (kSlope == SlopeFrom::third) in.third[i] = load_shared_pack<T>(share.at(slot, 2, k + i));
+        if constexpr (kSlope == SlopeFrom::mask) {
           const int64_t number = from.element_number(share.number(k + i));
           in.bits[i] = p.mask[number / 8] >> (number % 8);
         }
@@ -85,17 +82,13 @@ struct RingBackwardWorker {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) centred[j] -= of.mean;
     if constexpr (kActs && !(kAgain && kKeeps)) {
-      if constexpr (kSlope == RingSlope::mask) {
+      if constexpr (kSlope == SlopeFrom::mask) {
         multiply_by_bits(in.bits[i], dh);
-      } else if constexpr (kSlope == RingSlope::third) {
-        const A scales[1] = {of.scale}, biases[1] = {of.bias};
-        multiply_by_slopes<T, Act, PlaneWalk<T, true>>(p, dh, centred, scales, biases,
-                                                       [&](A(&value)[kWidth]) { unpack(in.third[i], value); });
       } else {
-        A h[kWidth];
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) h[j] = affine(centred[j], of.scale, of.bias);
-        apply_slopes<T, Act>(dh, h, p);
+        constexpr bool kThird = kSlope == SlopeFrom::third;
+        const A scales[1] = {of.scale}, biases[1] = {of.bias};
+        multiply_by_slopes<kThird, T, Act, PlaneWalk<T, true>>(
+            p, dh, centred, scales, biases, [&](A(&value)[kWidth]) { unpack(in.third[kThird ? i : 0], value); });
       }
     }
   }
@@ -210,24 +203,10 @@ __global__ void __launch_bounds__(kChannelRingThreads, 1)
   if (share.serves()) {
     serve_ring_backward<T>(p, share, exchange, entries);
   } else if (!share.fetches()) {
-    const auto run = [&, &of = exchange](auto slope) {
-      RingBackwardWorker<T, Act, decltype(slope)::value> worker{p, share, of};
+    with_slope<T, Act, std::is_same_v<Act, Relu<Math<T>>>>(p, [&, &of = exchange](auto from) {
+      RingBackwardWorker<T, Act, decltype(from)::value> worker{p, share, of};
       run_ring(worker, share);
-    };
-    const auto from_third = std::integral_constant<RingSlope, RingSlope::third>();
-    const auto from_mask = std::integral_constant<RingSlope, RingSlope::mask>();
-    bool done = false;
-    if constexpr (!kIdentity<T, Act>) {
-      if constexpr (std::is_same_v<Act, Relu<Math<T>>>) {  // which serves every mask
-        done = p.mask != nullptr;
-        if (done) run(from_mask);
-      }
-      if (!done && third != nullptr) {
-        run(from_third);
-        done = true;
-      }
-    }
-    if (!done) run(std::integral_constant<RingSlope, RingSlope::x>());
+    });
   }
   __syncwarp();
   cluster_arrive(share.blocks);

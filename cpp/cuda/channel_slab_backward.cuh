@@ -60,7 +60,7 @@ struct SlabSlopes {
       }
     }
     if constexpr (kActs && !(kExact && kAgain)) {
-      multiply_by_slopes<T, Act, RowWalk<T, kWidth>>(p, dh, centred, scale, bias, [&](A(&value)[kWidth]) {
+      multiply_by_any_slopes<T, Act, RowWalk<T, kWidth>>(p, dh, centred, scale, bias, [&](A(&value)[kWidth]) {
         const T* const third = static_cast<const T*>(slope_view(p)->data);
         unpack(load_pack(third + share.offset + k * share.step()), value);
       });

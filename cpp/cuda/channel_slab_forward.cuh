@@ -6,6 +6,50 @@
 
 namespace normact::cuda {
 
+/// y of the thread's packs, once the results of groups are there.
+template <class T, class Act, class A = Accumulator<T>>
+__device__ __forceinline__ void write_slab(const ForwardProblem<A>& p, const SlabShare<T>& share,
+                                           const SlabMemory<T, NumberPair<A>>& memory) {
+  constexpr int kWidth = kPackSize<T>;
+  A mean[kWidth], scale[kWidth], bias[kWidth];
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    const NumberPair<A> of = memory.results[share.group_of(share.column + j)];
+    const NumberPair<A> own = memory.parameters[share.column + j];
+    mean[j] = of.first;
+    scale[j] = channel_scale(of.second, own.first);
+    bias[j] = own.second;
+  }
+  const auto write = [&](auto adds, auto marks) {
+#pragma unroll 4
+    for (int k = 0; k < share.count; ++k) {
+      const int64_t at = share.offset + k * share.step();
+      Pack<T> addend;
+      if constexpr (adds) addend = load_pack(static_cast<const T*>(p.addend.data) + at);
+      A h[kWidth];
+      unpack(load_shared_pack<T>(share.at(0, k)), h);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) h[j] = channel_affine(h[j], mean[j], scale[j], bias[j]);
+      if constexpr (adds) {
+        A value[kWidth];
+        unpack(addend, value);
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) h[j] += value[j];
+      }
+      if constexpr (marks) store_bits<kWidth>(p.mask, share.number(k), relu_bits<T>(h, p));
+      apply_activation<T, Act>(h, p);
+      store_pack_streaming(static_cast<T*>(p.y.data) + at, to_pack<T>(h));
+    }
+  };
+  const std::true_type yes;
+  const std::false_type no;
+  const bool adds = p.addend.data != nullptr;
+  if constexpr (std::is_same_v<Act, Relu<Math<T>>>) {
+    if (p.mask != nullptr) return adds ? write(yes, yes) : write(no, yes);
+  }
+  adds ? write(yes, no) : write(no, no);
+}
+
 /// Work     a cluster a slab.
 /// Bytes    each element of x (and addend) is read once, each of y written once.
 /// Barriers four of the block, three more where it sums once more; two of the cluster, where it has several blocks.
@@ -97,44 +141,7 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
     if (set == 0) count_batch(p.running);
   }
   __syncthreads();
-
-  A mean[kWidth], scale[kWidth], bias[kWidth];
-#pragma unroll
-  for (int j = 0; j < kWidth; ++j) {
-    const NumberPair<A> of = memory.results[share.group_of(share.column + j)];
-    const NumberPair<A> own = memory.parameters[share.column + j];
-    mean[j] = of.first;
-    scale[j] = channel_scale(of.second, own.first);
-    bias[j] = own.second;
-  }
-  const auto write = [&](auto adds, auto marks) {
-#pragma unroll 4
-    for (int k = 0; k < share.count; ++k) {
-      const int64_t at = share.offset + k * share.step();
-      Pack<T> addend;
-      if constexpr (adds) addend = load_pack(static_cast<const T*>(p.addend.data) + at);
-      A h[kWidth];
-      unpack(load_shared_pack<T>(share.at(0, k)), h);
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) h[j] = channel_affine(h[j], mean[j], scale[j], bias[j]);
-      if constexpr (adds) {
-        A value[kWidth];
-        unpack(addend, value);
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) h[j] += value[j];
-      }
-      if constexpr (marks) store_bits<kWidth>(p.mask, share.number(k), relu_bits<T>(h, p));
-      apply_activation<T, Act>(h, p);
-      store_pack_streaming(static_cast<T*>(p.y.data) + at, to_pack<T>(h));
-    }
-  };
-  const std::true_type yes;
-  const std::false_type no;
-  const bool adds = p.addend.data != nullptr;
-  if constexpr (std::is_same_v<Act, Relu<Math<T>>>) {
-    if (p.mask != nullptr) return adds ? write(yes, yes) : write(no, yes);
-  }
-  adds ? write(yes, no) : write(no, no);
+  write_slab<T, Act>(p, share, memory);
 }
 
 }  // namespace normact::cuda

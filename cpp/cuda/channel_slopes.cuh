@@ -27,23 +27,53 @@ __device__ __forceinline__ const ChannelView* slope_view(const BackwardProblem<A
   return p.addend.data != nullptr ? &p.addend : nullptr;
 }
 
-/// dh = dy * act'(h) of an access, where no mask tells the slope. scale, bias: of the thread's channels; get(value):
-/// the access of slope_view.
-template <class T, class Act, class Walk, class A, int kWidth, int kOwned, int kBiases, class Get>
+/// What dh is told from beside dy: nothing where it is dy; the slope's third tensor (slope_view); a mask.
+enum class SlopeFrom : uint8_t { nothing, x, third, mask };
+
+/// run(from), a constant, for each launch one of these: loops that know it have registers for the rest. kMask: whether
+/// there may be one.
+template <class T, class Act, bool kMask, class A, class Run>
+__device__ __forceinline__ void with_slope(const BackwardProblem<A>& p, Run run) {
+  if constexpr (kIdentity<T, Act>) {
+    run(std::integral_constant<SlopeFrom, SlopeFrom::nothing>());
+  } else {
+    if constexpr (kMask) {
+      if (p.mask != nullptr) return run(std::integral_constant<SlopeFrom, SlopeFrom::mask>());
+    }
+    if (slope_view(p) != nullptr) return run(std::integral_constant<SlopeFrom, SlopeFrom::third>());
+    run(std::integral_constant<SlopeFrom, SlopeFrom::x>());
+  }
+}
+
+/// dh = dy * act'(h) of an access, where no mask tells the slope. kThird: there is a slope_view, of which get(value)
+/// gets the access. scale, bias: of the thread's channels.
+template <bool kThird, class T, class Act, class Walk, class A, int kWidth, int kOwned, int kBiases, class Get>
 __device__ __forceinline__ void multiply_by_slopes(const BackwardProblem<A>& p, A (&dh)[kWidth],
                                                    const A (&centred)[kWidth], const A (&scale)[kOwned],
                                                    const A (&bias)[kBiases], Get get) {
-  if (slope_follows_from_output<Act>() && p.y.data != nullptr) {
-    A y[kWidth];
-    get(y);
-    apply_slopes_of_output<T, Act>(dh, y, p);
-    return;
-  }
   A h[kWidth] = {};
-  if (p.addend.data != nullptr) get(h);
+  if constexpr (kThird) {
+    get(h);
+    if (slope_follows_from_output<Act>() && p.y.data != nullptr) {
+      apply_slopes_of_output<T, Act>(dh, h, p);
+      return;
+    }
+  }
 #pragma unroll
   for (int j = 0; j < kWidth; ++j) h[j] += affine(centred[j], scale[Walk::owner(j)], bias[Walk::owner(j)]);
   apply_slopes<T, Act>(dh, h, p);
+}
+
+/// The same where only the launch knows whether there is a slope_view.
+template <class T, class Act, class Walk, class A, int kWidth, int kOwned, int kBiases, class Get>
+__device__ __forceinline__ void multiply_by_any_slopes(const BackwardProblem<A>& p, A (&dh)[kWidth],
+                                                       const A (&centred)[kWidth], const A (&scale)[kOwned],
+                                                       const A (&bias)[kBiases], Get get) {
+  if (slope_view(p) != nullptr) {
+    multiply_by_slopes<true, T, Act, Walk>(p, dh, centred, scale, bias, get);
+  } else {
+    multiply_by_slopes<false, T, Act, Walk>(p, dh, centred, scale, bias, get);
+  }
 }
 
 /// dh = dy, or 0 where the bit is not set.

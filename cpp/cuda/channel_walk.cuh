@@ -200,7 +200,7 @@ class RowWalk {
   __device__ __forceinline__ void begin(const ChannelTile& tile) {
     batch_ = static_cast<Unit>(tile.batch);
     channel_ = tile.first + column_;
-    unit_ = static_cast<Unit>(tile.begin) + line_;
+    unit_ = begin_ = static_cast<Unit>(tile.begin) + line_;
     end_ = column_ < tile.channels && line_ < s.lines ? static_cast<Unit>(tile.end) : 0;
     base_ = batch_ * x_.sample_stride + channel_;
   }
@@ -220,6 +220,11 @@ class RowWalk {
   }
   __device__ __forceinline__ Spot spot(const Run& run, int index) const {
     return {run.first.unit + static_cast<Unit>(index) * s.unit_step, true};
+  }
+  /// The spot that is so many accesses further; not valid beyond those of the thread.
+  __device__ __forceinline__ Spot further(const Spot& spot, int accesses) const {
+    const Unit unit = spot.unit + static_cast<Unit>(accesses) * s.unit_step;
+    return {unit, unit >= begin_ && unit < end_};
   }
 
   __device__ __forceinline__ int64_t offset(const ChannelView& view, const Spot& spot) const {
@@ -284,7 +289,7 @@ class RowWalk {
   const ChannelSpace& s;
   const ChannelView& x_;
   int column_, line_, channel_;
-  Unit batch_, unit_, end_;
+  Unit batch_, unit_, begin_, end_;
   int64_t base_;
 };
 
