@@ -118,8 +118,17 @@ class Call {
     mean.make(exact, sets);
     rstd.make(exact, sets);
     mask.assign(static_cast<size_t>((size() + 7) / 8), 0xff);
-    mask_shape = static_cast<int64_t>(mask.size());
-    raw_mask = {mask.data(), NORMACT_DEVICE_CPU, 0, 1, NORMACT_DTYPE_UINT, 8, 1, &mask_shape, nullptr, 0};
+    mask_shape[0] = static_cast<int64_t>(mask.size());
+    raw_mask = {mask.data(),
+                NORMACT_DEVICE_CPU,
+                0,
+                mask_goes_along() ? 2 : 1,
+                NORMACT_DTYPE_UINT,
+                8,
+                1,
+                mask_shape,
+                nullptr,
+                0};
     raw_batches = {&batches, NORMACT_DEVICE_CPU, 0, 0, NORMACT_DTYPE_INT, 64, 1, nullptr, nullptr, 0};
   }
 
@@ -135,11 +144,14 @@ class Call {
   double value(const View& v, int64_t n, int64_t c, int64_t h, int64_t w) const {
     return v.memory.get(0, at(v, n, c, h, w));
   }
+  /// Whether its bits are in the order of channels last, as x is in memory.
+  bool mask_goes_along() const { return o.layout == Layout::channels_last; }
   bool bit(int64_t n, int64_t c, int64_t h, int64_t w) const {
     const auto [an, ac, ah, aw] = axes();
     int64_t index[4], i = 0;
     index[an] = n, index[ac] = c, index[ah] = h, index[aw] = w;
     for (size_t d = 0; d < 4; ++d) i = i * x.shape[d] + index[d];
+    if (mask_goes_along()) i = ((n * x.shape[ah] + h) * x.shape[aw] + w) * x.shape[ac] + c;
     return mask[static_cast<size_t>(i / 8)] >> (i % 8) & 1;
   }
 
@@ -215,7 +227,7 @@ class Call {
   View x, y, dy, dx, addend, daddend, weight, bias, dweight, dbias, mean, rstd, running_mean, running_var;
   std::vector<double> old_mean, old_var;
   std::vector<uint8_t> mask;
-  int64_t mask_shape = 0, batches = 4;
+  int64_t mask_shape[2] = {0, 1}, batches = 4;
   normact_tensor raw_mask{}, raw_batches{};
 
  private:
