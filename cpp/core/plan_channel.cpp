@@ -152,7 +152,7 @@ void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const Ch
   divide_tiles(r, slab_channels, &plan);
   const int64_t slab_bytes = bytes_of(r, std::min(plan.tiles_a_slab * plan.tile, channels));
   // Rows whose slabs the cache does not hold, or only one, go in one wave: nothing is gained by waiting for each.
-  const bool cached = 2 * slab_bytes <= tuning.wave_bytes;
+  const bool cached = 2 * slab_bytes < tuning.wave_bytes;
   plan.slabs_a_wave =
       streams && !cached ? plan.slabs : std::max<int64_t>(1, tuning.wave_bytes / std::max<int64_t>(1, slab_bytes));
   if (streams) {
