@@ -105,7 +105,7 @@ struct ChannelForward : ChannelProblem {
   ChannelStatistic mean, rstd;
   RunningStatistics running;  // source running: mean and variance are read; batch: updated if there
   ChannelView y;
-  uint8_t* mask;  // relu only; null: not wanted. Bit i % 8 of byte i / 8 is element i in row-major order of x's axes
+  uint8_t* mask;  // relu only; null: not wanted. Bit i % 8 of byte i / 8 is element i as places_after counts them
 };
 
 /// Gradients. Where the problem has no elements, dweight and dbias are still to be zeroed.

@@ -183,7 +183,9 @@ Status read_channel_arguments(std::span<const ChannelArgument> arguments, const 
       NORMACT_TRY(place_element(x, axis, &present));
     } else {
       NORMACT_TRY(place_beside(present, x, problem->geometry, axes.set));
-      if (present.argument->role == Role::bits && present.array.ndim == 2) problem->geometry.places_after = 1;
+      const bool last = present.argument->role == Role::bits && present.array.ndim == 2;
+      if (last && problem->geometry.channels > 1)
+        problem->geometry.places_after = 1;  // of one, both orders are the same
     }
   }
   NORMACT_TRY(merge_places(x, all, axis, &problem->geometry));

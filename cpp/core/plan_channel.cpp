@@ -35,12 +35,13 @@ void divide_elements(const ChannelRequest& r, ChannelPlan* plan) {
 }
 
 /// Channels of a tile of rows that are not kept: whole rows, or parts of one size that leave fewer threads without
-/// work.
+/// work, and pairs of packs together where these have a byte of a mask.
 int64_t tile_of_rows(const ChannelRequest& r) {
   const int64_t width = width_of(r), packs = r.geometry.channels / width;
+  const bool pairs = r.marks && width == 4 && packs % 2 == 0;
   int64_t best = 0, most = 0;
   for (int64_t parts = ceil_div(packs, kChannelThreads); 10 * most < 9 * kChannelThreads; ++parts) {
-    const int64_t lanes = ceil_div(packs, parts);
+    const int64_t lanes = round_up(ceil_div(packs, parts), pairs ? 2 : 1);
     if (best > 0 && lanes * kPackBytes < kRowBytes) break;
     const int64_t working = kChannelThreads / lanes * packs / parts;  // on average
     if (working > most) best = lanes;
@@ -112,7 +113,7 @@ bool marks_with_y(const ChannelRequest& r, const ChannelPlan& plan) {
 /// Shared memory for bits of an item: those at the edges of planes, or of kept packs that a mask is read for.
 int64_t bits_bytes(const ChannelRequest& r, const ChannelPlan& plan) {
   if (r.marks) return plan.mask == ChannelMask::edged ? edge_bytes(plan) : 0;
-  const bool kept = plan.order == ChannelOrder::kept && goes_by_rows(r.access);
+  const bool kept = plan.order == ChannelOrder::kept && goes_by_rows(r.access) && plan.mask == ChannelMask::together;
   return r.mask && kept ? int64_t{plan.accesses} * kChannelThreads : 0;
 }
 
@@ -172,6 +173,7 @@ void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const Ch
   if (plan.order == ChannelOrder::solo) {
     plan.parts = 1;
     plan.units_a_part = plan.units;
+    if (streams) plan.unit_step = plan.lines;
   }
   plan.tiles_an_item = tiles_an_item(r, tuning, resident, plan);
   const int64_t items = plan.slabs * plan.items_a_slab();
@@ -192,8 +194,8 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuni
   return true;
 }
 
-/// The request by columns, if it may go so and its planes are small. The bits of a mask follow x's axes: they lie as
-/// columns do where the channels' axis is before all places.
+/// The request by columns, if it may go so and its planes are small. The bits of a mask lie as
+/// columns do if they are in row-major order and the channels' axis is before all places.
 ChannelRequest by_columns(const ChannelRequest& request, const ChannelTuning& tuning) {
   ChannelRequest r = request;
   const bool in_order = !r.mask || r.geometry.places_after == r.geometry.places;

@@ -19,11 +19,9 @@ namespace normact::cpu {
 inline int64_t rows_of(const ChannelGeometry& geometry) { return geometry.samples * geometry.places; }
 inline int64_t elements_of(const ChannelGeometry& geometry) { return rows_of(geometry) * geometry.channels; }
 
-/// Whether the kernels by rows serve: the channels are contiguous in all tensors and the places are not, and the bits
-/// of a mask follow them.
-inline bool goes_by_rows(const ChannelGeometry& geometry, bool has_mask,
-                         std::initializer_list<const ChannelView*> views) {
-  if (geometry.channels == 1 || (has_mask && geometry.places_after != 1)) return false;
+/// Whether the kernels by rows serve: the channels are contiguous in all tensors and the places are not.
+inline bool goes_by_rows(const ChannelGeometry& geometry, std::initializer_list<const ChannelView*> views) {
+  if (geometry.channels == 1) return false;
   bool rows = true, planes = geometry.place_ndim == 1 && geometry.places > 1;
   for (const ChannelView* view : views) {
     if (!view->data) continue;

@@ -13,7 +13,7 @@ class Forward {
  public:
   explicit Forward(const ChannelForward& problem) : p_(problem), g_(p_.geometry) {
     merge_samples(g_, p_.set, p_.mask != nullptr, {&p_.x, &p_.addend, &p_.y});
-    by_rows_ = goes_by_rows(g_, p_.mask != nullptr, {&p_.x, &p_.addend, &p_.y});
+    by_rows_ = goes_by_rows(g_, {&p_.x, &p_.addend, &p_.y});
     tensors_ = p_.addend.data ? 3 : 2;
     threads_ = threads_for(tensors_ * elements_of(g_) * size_of(p_.dtype), num_threads());
   }
@@ -149,13 +149,13 @@ class Forward {
 
   void apply(const ChannelFactors& f) const {
     const int64_t bytes = tensors_ * size_of(p_.dtype), elements = elements_of(g_);
+    if (p_.mask && !(by_rows_ ? mask_by_rows(g_) : mask_by_planes(g_))) {
+      parallel_elements(threads_, elements, bytes, [&](Range bits) { kernels_->mask(p_, f, bits); });
+    }
     if (by_rows_) {
       parallel_rows(threads_, {0, rows_of(g_)}, g_.channels, bytes, p_.mask,
                     [&](Range rows, Range channels) { kernels_->row_forward(p_, activated_, f, rows, channels); });
     } else {
-      if (p_.mask && !mask_by_planes(g_)) {
-        parallel_elements(threads_, elements, bytes, [&](Range bits) { kernels_->mask(p_, f, bits); });
-      }
       parallel_elements(threads_, elements, bytes,
                         [&](Range range) { kernels_->plane_forward(p_, activated_, f, range); });
     }

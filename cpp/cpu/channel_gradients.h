@@ -14,7 +14,8 @@ class Gradients {
  public:
   explicit Gradients(const ChannelBackward& problem) : p_(problem), g_(p_.geometry) {
     merge_samples(g_, p_.set, p_.mask != nullptr, {&p_.dy, &p_.x, &p_.addend, &p_.y, &p_.dx, &p_.daddend});
-    by_rows_ = goes_by_rows(g_, p_.mask != nullptr, {&p_.dy, &p_.x, &p_.addend, &p_.y, &p_.dx, &p_.daddend});
+    by_rows_ = (p_.mask == nullptr || mask_by_rows(g_)) &&
+               goes_by_rows(g_, {&p_.dy, &p_.x, &p_.addend, &p_.y, &p_.dx, &p_.daddend});
     threads_ = threads_for(3 * elements_of(g_) * size_of(p_.dtype), num_threads());
   }
 

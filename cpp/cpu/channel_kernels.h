@@ -84,9 +84,12 @@ NORMACT_HD int64_t block_of_rows(int64_t channels) {
   return rows < kMinBlockOfRows ? kMinBlockOfRows : rows > kMaxBlockOfRows ? kMaxBlockOfRows : rows;
 }
 
-/// Whether a mask's bits are in the order of planes. Kernels that go by rows have them in that of rows.
+/// Whether a mask's bits are in the order of planes, or of rows.
 NORMACT_HD bool mask_by_planes(const ChannelGeometry& geometry) {
   return geometry.places_after == geometry.places || geometry.channels == 1;
+}
+NORMACT_HD bool mask_by_rows(const ChannelGeometry& geometry) {
+  return geometry.places_after == 1 || geometry.channels == 1;
 }
 
 /// An instruction set's table, by DType.

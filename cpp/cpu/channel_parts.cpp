@@ -11,7 +11,7 @@ Status moments(const ChannelMoments& problem) {
   ChannelMoments p = problem;
   ChannelGeometry& g = p.geometry;
   merge_samples(g, p.set, false, {&p.x});
-  const bool by_rows = goes_by_rows(g, false, {&p.x});
+  const bool by_rows = goes_by_rows(g, {&p.x});
   const ChannelKernels* kernels;
   NORMACT_TRY(find_channel_kernels(p.dtype, &kernels));
   Layout layout;

@@ -148,7 +148,8 @@ template <class T>
 void row_forward(const ChannelForward& p, const ArrayActivation* activation, const ChannelFactors& factors, Range rows,
                  Range channels) {
   const int64_t all = channels.end - channels.begin;
-  if (!is_buffered(p, p.mask)) {
+  const bool marks = p.mask && mask_by_rows(p.geometry);  // else it is there already
+  if (!is_buffered(p, marks)) {
     const ChannelRows<T> x(p.geometry, p.x), addend(p.geometry, p.addend), y(p.geometry, p.y);
     const bool relu = p.activation.kind == NORMACT_ACTIVATION_RELU;
     const RowFactors<T> f(factors, channels.begin);
@@ -159,18 +160,18 @@ void row_forward(const ChannelForward& p, const ArrayActivation* activation, con
     return;
   }
   RowForward<T> forward(p, activation, factors);
-  BitWriter bits(p.mask ? p.mask + rows.begin * p.geometry.channels / 8 : nullptr);
+  BitWriter bits(marks ? p.mask + rows.begin * p.geometry.channels / 8 : nullptr);
   Range part;
   for (int64_t begin = rows.begin; begin < rows.end; begin = part.end) {
     part = rows_from(begin, rows_of_tile(all), rows);
     for (int64_t from = channels.begin; from < channels.end; from += kPiece) {
       const int64_t count = channels.end - from < kPiece ? channels.end - from : kPiece;
       forward.tile(part, from, count, [&](const auto* h) {
-        if (p.mask) bits.append(h, (part.end - part.begin) * count);
+        if (marks) bits.append(h, (part.end - part.begin) * count);
       });
     }
   }
-  if (p.mask) bits.finish();
+  if (marks) bits.finish();
 }
 
 /// What a backward reads, tile by tile.

@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kChannelThreads)
   if (threadIdx.x % kWarp == 0) update_running(p.running, channel, mean, variances);
 }
 
-/// A mask whose bytes are not single accesses of the apply pass: h again, eight elements in row-major order a thread.
+/// A mask whose bytes are not single accesses of the apply pass: h again, a byte of eight elements a thread.
 /// Bytes    x and addend are read once more.
 template <class T>
 __global__ void __launch_bounds__(kChannelThreads)

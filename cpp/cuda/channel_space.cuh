@@ -117,7 +117,7 @@ struct ChannelSpace {
     high = (samples > 0 ? samples : 0) + (span > 0 ? span : 0) + g.places;
   }
 
-  /// The number of an element in row-major order of x's axes. kSmall: there are fewer than 2^31 places.
+  /// The number of an element in a mask. kSmall: there are fewer than 2^31 places.
   template <bool kSmall>
   __device__ __forceinline__ int64_t number_of(int64_t sample, int64_t channel, int64_t place) const {
     const int64_t before = kSmall ? by_places_after.quotient(static_cast<unsigned>(place)) : place / places_after;

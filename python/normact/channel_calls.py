@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -105,10 +106,12 @@ def batch_outputs(
 
 
 def is_channels_last(x: Any, channel_axis: int) -> bool:
-    """Whether x has its channels side by side in memory, though not at its last axis."""
+    """Whether x has its channels side by side in memory, though its axes have places behind them."""
     axes = len(x.shape)
-    in_front = -axes <= channel_axis < axes and channel_axis % axes < axes - 1
-    return in_front and family_of(x, "batch_norm").stride(x, channel_axis) == 1
+    if not -axes <= channel_axis < axes or x.shape[channel_axis] == 1:
+        return False
+    places = math.prod(x.shape[channel_axis % axes + 1 :])
+    return places > 1 and family_of(x, "batch_norm").stride(x, channel_axis) == 1
 
 
 def batch_forward(

@@ -37,6 +37,7 @@ struct Options {
   bool training = true, weight = true, bias = true, addend = false, running = false, cumulative = false;
   normact_activation_kind activation = NORMACT_ACTIVATION_IDENTITY;
   Slope slope = Slope::again;
+  bool mask_goes_along = true;  // its bits are in the order of channels last where x is so in memory
   double mean = 0.5, deviation = 2, eps = 1e-5;
 };
 
@@ -145,7 +146,7 @@ class Call {
     return v.memory.get(0, at(v, n, c, h, w));
   }
   /// Whether its bits are in the order of channels last, as x is in memory.
-  bool mask_goes_along() const { return o.layout == Layout::channels_last; }
+  bool mask_goes_along() const { return o.layout == Layout::channels_last && o.mask_goes_along; }
   bool bit(int64_t n, int64_t c, int64_t h, int64_t w) const {
     const auto [an, ac, ah, aw] = axes();
     int64_t index[4], i = 0;

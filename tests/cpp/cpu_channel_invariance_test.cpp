@@ -55,6 +55,10 @@ TEST(threads_move_no_bits) {
       o.slope = Slope::mask;
       o.addend = o.running = true;
       check_threads(o);
+      if (layout == Layout::channels_last) {
+        o.mask_goes_along = false;
+        check_threads(o);
+      }
       o.addend = o.running = false;
       o.slope = Slope::again;
       o.dtype = DType::bf16;

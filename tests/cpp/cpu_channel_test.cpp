@@ -212,6 +212,8 @@ void sizes() {
       o.activation = NORMACT_ACTIVATION_RELU;
       o.slope = Slope::mask;
       check(o);
+      o.mask_goes_along = false;
+      if (layout == Layout::channels_last) check(o);
       o.slope = Slope::again;
       for (const int64_t groups : {int64_t{1}, o.c}) {
         o.groups = groups;

@@ -100,7 +100,7 @@ inline void check_slabs(const ChannelRequest& r, const ChannelPlan& plan) {
   CHECK_EQ(plan.blocks, plan.slabs * plan.cluster);
   CHECK_EQ(plan.kept_bytes, (r.kept + (plan.keeps_slopes ? 1 : 0)) * plan.accesses * normact::kChannelThreads * 16);
   CHECK(!plan.keeps_slopes || r.slopes);
-  CHECK(plan.kept_bytes + plan.parameter_bytes + plan.scratch_bytes <= kHopper.shared_memory_block);
+  CHECK(plan.kept_bytes + plan.parameter_bytes + plan.scratch_bytes + plan.bits_bytes <= kHopper.shared_memory_block);
   CHECK(!r.mask || (r.geometry.places_after == 1 && plan.mask == ChannelMask::together && plan.mask_with_y == r.marks));
   CHECK(!plan.waits_together() && plan.counter_bytes == 0 && plan.parts == 1);
 }

@@ -125,6 +125,41 @@ TEST(masks_are_written_with_the_output) {
   CHECK(plan_of(p).mask == ChannelMask::apart);  // bits in row-major order, elements with channels last
 }
 
+TEST(bits_of_two_packs_are_on_neighbouring_threads) {
+  for (const int64_t channels : {int64_t{1032}, int64_t{2040}, int64_t{2056}, int64_t{2072}, int64_t{4104}}) {
+    ChannelForward p = forward(Layout::rows, 256, channels, 3136, 0, DType::f32);
+    uint8_t mask = 0;
+    p.mask = &mask;
+    p.geometry.places_after = 1;
+    const ChannelPlan plan = plan_of(p);
+    CHECK(plan.order == ChannelOrder::waves && plan.lanes % 2 == 0 && plan.mask_with_y);
+    check_division(p);
+  }
+}
+
+TEST(one_block_goes_through_all_rows_of_a_slab) {
+  constexpr DeviceInfo kTuring{75, 40, 64 * 1024 - 4096, {}};
+  uint8_t mask = 0;
+  int alone = 0;
+  for (const bool marks : {false, true}) {
+    for (int64_t samples = 1; samples < 130; samples += 7) {
+      for (const int64_t channels : {int64_t{24}, int64_t{40}, int64_t{48}, int64_t{72}, int64_t{1928}}) {
+        for (const int64_t places : {int64_t{5}, int64_t{6}, int64_t{32}}) {
+          for (const int64_t groups : {int64_t{0}, channels / 2}) {
+            ChannelForward p = forward(Layout::rows, samples, channels, places, groups);
+            if (marks && groups == 0) p.mask = &mask;  // row-major
+            const ChannelPlan plan = plan_channel(request_of(p, 0), kTuring, ChannelTuning{});
+            if (plan.order != ChannelOrder::solo) continue;
+            ++alone;
+            CHECK(plan.parts == 1 && plan.unit_step == plan.lines && plan.units_a_part == plan.units);
+          }
+        }
+      }
+    }
+  }
+  CHECK(alone > 0);
+}
+
 TEST(small_groups_need_nobody_else) {
   ChannelForward p = forward(Layout::rows, 256, 512, 256, 32);
   const ChannelPlan plan = plan_of(p);

@@ -43,11 +43,12 @@ typedef struct normact_batch_norm_desc {
 /* Shapes: x, addend, y: any, the same, with at least two axes. weight, bias, running_mean, running_var, mean, rstd:
  * (C,), C = x.shape[channel_axis]. num_batches_tracked: () or (1,). mask as in normact_activation_forward_args, or
  * (ceil(number of x's elements / 8), 1): with this shape the last of x's axes is the channels' where bits are counted,
- * as it is in the memory of a channels-last x, beside which only such a mask costs little.
+ * as it is in the memory of a channels-last x, beside which only such a mask costs little. A workspace query has to
+ * be told the same shape as the call.
  * Dtypes: x, addend, y one of fp64, fp32, fp16, bf16, the same; weight and bias that dtype or fp32 (fp64 with fp64);
  * running_mean, running_var, mean, rstd fp32 (fp64 with fp64); num_batches_tracked int64; mask uint8.
- * y may be x or addend; on CUDA not where a mask is wanted of fp32 or fp64, or one whose bytes are not neighbours in
- * memory (NOT_SUPPORTED). */
+ * y may be x or addend; on CUDA not beside a mask that takes a pass of its own (NOT_SUPPORTED): of fp64, of fp32 but
+ * channels last, or with bits in another order than the elements have in memory. */
 typedef struct normact_batch_norm_forward_args {
   size_t struct_size;
   const normact_tensor* x;
