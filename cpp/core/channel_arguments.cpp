@@ -183,9 +183,9 @@ Status read_channel_arguments(std::span<const ChannelArgument> arguments, const 
       NORMACT_TRY(place_element(x, axis, &present));
     } else {
       NORMACT_TRY(place_beside(present, x, problem->geometry, axes.set));
+      // Channels last; of one channel, both orders are the same.
       const bool last = present.argument->role == Role::bits && present.array.ndim == 2;
-      if (last && problem->geometry.channels > 1)
-        problem->geometry.places_after = 1;  // of one, both orders are the same
+      if (last && problem->geometry.channels > 1) problem->geometry.places_after = 1;
     }
   }
   NORMACT_TRY(merge_places(x, all, axis, &problem->geometry));

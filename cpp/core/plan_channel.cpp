@@ -194,8 +194,8 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuni
   return true;
 }
 
-/// The request by columns, if it may go so and its planes are small. The bits of a mask lie as
-/// columns do if they are in row-major order and the channels' axis is before all places.
+/// The request by columns, if it may go so and its planes are small. The bits of a mask lie as columns do if they are
+/// in row-major order and the channels' axis is before all places.
 ChannelRequest by_columns(const ChannelRequest& request, const ChannelTuning& tuning) {
   ChannelRequest r = request;
   const bool in_order = !r.mask || r.geometry.places_after == r.geometry.places;

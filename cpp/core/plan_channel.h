@@ -185,9 +185,9 @@ struct ChannelTuning {
   int64_t ring_bytes = 3 << 20;                                 // x, at least
   int64_t ring_turn_bytes = 48 << 10;                           // that a block moves in a turn, at least,
   int64_t ring_small_turns = 4;                                 // or no more turns than these
-  int64_t lone_rounds = 4;     // kept: items of rows that a block has after each other, from which on it is alone
-  int64_t lone_backwards = 4;  // the most that backwards have so
-  int kept_teams = 2;          // at work at the same time, at least, where not everything is
+  int64_t lone_rounds = 4;  // kept rows, forward: items that a block has after each other, from which on it is alone
+  int64_t backward_rounds = 4;  // backward: more are read twice
+  int kept_teams = 2;           // at work at the same time, at least, where not everything is
 };
 
 ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning);

@@ -132,7 +132,7 @@ bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelT
   if (!plan_with(r, device, tuning, tuning.kept_blocks, &two)) return false;
   const bool backward = r.kept > 1, reads_mask = r.mask && !r.marks && r.geometry.places_after == 1;
   const bool alone = reads_mask || (!backward && rounds_of(two) >= tuning.lone_rounds);
-  if (backward && !reads_mask && rounds_of(two) > tuning.lone_backwards) return false;
+  if (backward && !reads_mask && rounds_of(two) > tuning.backward_rounds) return false;
   if (!backward && r.beside && rounds_of(two) > 1) return false;
   if (!alone || !plan_with(r, device, tuning, 1, plan)) *plan = two;
   return true;

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstring>
-
 #include "cpu/backend.h"
 #include "cpu/channel_moments.h"
 

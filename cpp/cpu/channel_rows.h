@@ -98,6 +98,8 @@ void row_moments(const ChannelGeometry& geometry, const ChannelView& view, Range
   }
 }
 
+constexpr int64_t kRowsOfPiece = 32;  // one after the other in a piece of their channels, whose factors stay near
+
 /// Rows that share a buffer.
 NORMACT_SIMD int64_t rows_of_tile(int64_t count) { return count < kPiece ? kPiece / count : 1; }
 
@@ -266,16 +268,19 @@ void row_backward(const ChannelBackward& p, const ArrayActivation* activation, c
                   Range rows, Range channels) {
   RowGradients<T> gradients(p, activation);
   const ChannelRows<T> dx(p.geometry, p.dx), daddend(p.geometry, p.daddend);
-  Range part;
-  for (int64_t begin = rows.begin; begin < rows.end; begin = part.end) {
-    part = rows_from(begin, rows_of_tile(channels.end - channels.begin), rows);
+  for (int64_t first = rows.begin; first < rows.end; first += kRowsOfPiece) {
+    const Range some = rows_from(first, kRowsOfPiece, rows);
     for (int64_t from = channels.begin; from < channels.end; from += kPiece) {
       const int64_t count = channels.end - from < kPiece ? channels.end - from : kPiece;
       const RowFactors<T> f(factors, from);
-      gradients.visit(factors, part, from, count, [&](int64_t row, const auto* dh, const T* x) {
-        T* const beside = daddend ? daddend[row] + from : nullptr;
-        gradient_piece<T>(p.frozen, f, dh, x, dx[row] + from, beside, count);
-      });
+      Range part;
+      for (int64_t begin = first; begin < some.end; begin = part.end) {
+        part = rows_from(begin, rows_of_tile(count), some);
+        gradients.visit(factors, part, from, count, [&](int64_t row, const auto* dh, const T* x) {
+          T* const beside = daddend ? daddend[row] + from : nullptr;
+          gradient_piece<T>(p.frozen, f, dh, x, dx[row] + from, beside, count);
+        });
+      }
     }
   }
 }

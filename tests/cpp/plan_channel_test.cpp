@@ -105,9 +105,9 @@ TEST(masks_are_written_with_the_output) {
       for (const int64_t channels : {int64_t{64}, int64_t{72}, int64_t{2048}}) {
         const ChannelPlan planes = plan_with_mask(Layout::planes, samples, channels, places);
         if (planes.access == ChannelAccess::columns) {
-          CHECK(planes.mask == ChannelMask::together && samples > 3 && places < 361);
+          CHECK(planes.mask == ChannelMask::together && samples > 3 && places < 361 && planes.mask_with_y);
         } else {
-          CHECK(planes.mask == ChannelMask::edged && planes.bits_bytes > 0);
+          CHECK(planes.mask == ChannelMask::edged && planes.bits_bytes > 0 && planes.mask_with_y);
           CHECK(planes.tile * places % 8 == 0 && channels % planes.tile == 0 && planes.segments == 1);
         }
         const ChannelPlan rows = plan_with_mask(Layout::rows, samples, channels, places);
@@ -115,7 +115,8 @@ TEST(masks_are_written_with_the_output) {
       }
     }
   }
-  CHECK(plan_with_mask(Layout::planes, 64, 64, 784).mask == ChannelMask::together);
+  const ChannelPlan whole = plan_with_mask(Layout::planes, 64, 64, 784);
+  CHECK(whole.mask == ChannelMask::together && whole.mask_with_y);
   CHECK(plan_with_mask(Layout::planes, 4, 20, 49).mask == ChannelMask::apart);     // samples share bytes
   CHECK(plan_with_mask(Layout::planes, 2, 64, 20001).mask == ChannelMask::apart);  // so do parts of planes
   CHECK(!plan_with_mask(Layout::planes, 2, 64, 20001).mask_with_y);
