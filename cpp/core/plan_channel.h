@@ -20,7 +20,9 @@
 namespace normact {
 
 constexpr int kChannelThreads = 256;
-constexpr int kRingChunks = 16;                                 // of all slots of a ring (RingDivision)
+constexpr int kRingChunks = 16;     // of all slots of a ring (RingDivision)
+constexpr int kRingChannels = 128;  // of a block's part of a set, at most, if several
+constexpr int kRingSums = 3;        // sets whose sums of rounds are there: taken, being taken, and left as entries
 constexpr int kLargeRingAccesses = 16, kSmallRingAccesses = 8;  // of all threads; small ones are for less than sm_80
 
 /// How the tensors of x's shape are accessed.
@@ -80,6 +82,8 @@ struct RingDivision {
   int chunks;
   int packs_a_block;  // of a set
   int stages;         // sets that come in or are worked on, 1 or more
+  int channels;       // of a block's part of a set, at most; 0: sets have one
+  int parts;          // of a channel, by the blocks that it lies in, at most: entries that a backward leaves of it
 };
 
 struct ChannelPlan {
@@ -115,7 +119,7 @@ struct ChannelPlan {
   int delay;                    // kept: nanoseconds by which half of the teams begin later
   int kept_bytes;               // of shared memory, for a block's item, or the ring that rows go through
   int scratch_bytes;            // of shared memory, in front of the parameters
-  int parameter_bytes;          // kept: those of the channels of two items; 0: too many
+  int parameter_bytes;          // kept: those of the channels of two items; 0: too many. rings: behind kept_bytes
   int bits_bytes;               // of shared memory, between scratch memory and kept packs: for bits of a mask
   PlaneDivision reduce, apply;  // launches, rings: of the two passes
   RingDivision ring;            // rings
@@ -181,10 +185,14 @@ struct ChannelTuning {
   int64_t kept_plane_bytes = 6 << 10;  // of sets that are kept rather than gone through by launches: planes, at least
   int64_t kept_bytes = 32 << 20;       // x, at least
   int64_t kept_set_bytes = 5 << 20, kept_sets_bytes = 7 << 19;  // one tensor of a set, or two, at most
-  int64_t ring_plane_bytes = 1024;                              // rings: of a plane, at least: a copy each
+  int64_t ring_plane_bytes = 1024;                              // rings: of a plane, at least: a copy each;
+  int64_t ring_channel_bytes = 512;                             // of a channel of several, which lie side by side
   int64_t ring_bytes = 3 << 20;                                 // x, at least
   int64_t ring_turn_bytes = 48 << 10;                           // that a block moves in a turn, at least,
-  int64_t ring_small_turns = 4;                                 // or no more turns than these
+  int64_t ring_small_turns = 4;                                 // or no more turns than these;
+  int64_t ring_group_bytes = 64 << 10;                          // of sets of several channels;
+  int64_t ring_group_blocks = 60;                               // blocks, at least, in percent of multiprocessors;
+  int64_t ring_wide_bytes = 32 << 20;                           // x, at least, in clusters of more than two
   int64_t lone_rounds = 4;  // kept rows, forward: items that a block has after each other, from which on it is alone
   int64_t backward_rounds = 4;  // backward: more are read twice
   int kept_teams = 2;           // at work at the same time, at least, where not everything is

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans whose sets of planes go one after the other through the shared memory of clusters (ChannelOrder::rings): norms
-// of one channel, too large for all of x to be on the chip, or large enough for a turn to be worth its exchange.
+// Plans whose sets of planes go one after the other through the shared memory of clusters (ChannelOrder::rings): too
+// large for all of x to be on the chip, or large enough for a turn to be worth its exchange.
 #include "core/plan_channel_division.h"
 
 namespace normact {
@@ -44,6 +44,24 @@ void share_packs(int64_t packs, RingDivision* d) {
   d->chunks = (d->rounds + d->rounds_a_chunk - 1) / d->rounds_a_chunk;
 }
 
+/// Channels of a set that has several; else 0.
+int64_t several_channels(const ChannelRequest& r) { return group_channels(r) > 1 ? group_channels(r) : 0; }
+
+/// Where sets have several channels: how many a block has a part of, and in how many blocks one lies, at most.
+void share_channels(const ChannelRequest& r, int64_t blocks, RingDivision* d) {
+  const int64_t channels = several_channels(r), run = r.geometry.places / width_of(r), share = d->packs_a_block;
+  const int64_t uneven = share % run == 0 || run % share == 0 ? 0 : 1;
+  d->channels = static_cast<int>(std::min(channels, channels > 0 ? ceil_div(share, run) + uneven : 0));
+  d->parts = channels > 0 ? static_cast<int>(std::min(blocks, ceil_div(run, share) + uneven)) : 1;
+}
+
+/// Shared memory of a block beside the ring: parameters of channels, and in a backward the sums of rounds of a warp.
+int64_t bytes_beside(const ChannelRequest& r, const RingDivision& d) {
+  if (d.channels == 0) return 0;
+  const int64_t pair = 2 * accumulator_bytes(r.dtype), sums = r.kept > 1 ? kRingSums * d.rounds * d.warps : 0;
+  return ((d.stages + 1) * d.channels + sums) * pair;
+}
+
 /// Fills in the rest of a division by the cluster; false if a set does not fit.
 bool divide(const ChannelRequest& r, const DeviceInfo& device, int64_t sets, int64_t packs, Rings* of) {
   const int64_t blocks = int64_t{1} << of->log;
@@ -54,9 +72,11 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, int64_t sets, int
   RingDivision& d = of->division;
   share_packs(share, &d);
   if ((blocks - 1) * d.packs_a_block >= packs) return false;  // a block would have nothing
+  share_channels(r, blocks, &d);
+  if (d.channels > kRingChannels) return false;
   const int64_t stage = int64_t{d.packs_a_block} * kPackBytes * r.staged;
-  d.stages = static_cast<int>(
-      std::min<int64_t>({kMostStages, device.shared_memory_block / stage, int64_t{kRingChunks} / d.chunks}));
+  d.stages = std::min(kMostStages, kRingChunks / d.chunks);
+  while (d.stages > 0 && d.stages * stage + bytes_beside(r, d) > device.shared_memory_block) --d.stages;
   if (d.stages < 1) return false;
   of->clusters = std::min(sets, std::max<int64_t>(1, most));
   const int64_t turns = ceil_div(sets, of->clusters);
@@ -72,22 +92,30 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, int64_t sets, int
 bool plan_rings(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* to) {
   const ChannelGeometry& g = r.geometry;
   if (device.compute_capability < 90 || r.passes != ChannelPasses::both) return false;
-  if (r.access != ChannelAccess::planes || !r.aligned || group_channels(r) > 1) return false;
-  if (g.places * size_of(r.dtype) < tuning.ring_plane_bytes) return false;
+  if (r.access != ChannelAccess::planes || !r.aligned) return false;
+  const int64_t several = several_channels(r);
+  if (g.places * size_of(r.dtype) < (several > 0 ? tuning.ring_channel_bytes : tuning.ring_plane_bytes)) return false;
+  // Rounds of a warp belong to one channel each.
+  if (several > 0 && (r.beside || (r.kept > 1 && g.places / width_of(r) % kWarp != 0))) return false;
   const bool channel = r.set == ChannelSet::channel;
   if (r.mask && !masks_whole_packs(r)) return false;
-  const int64_t sets = batches_of(r) * g.groups, packs = g.places / width_of(r) * (channel ? g.samples : 1);
+  const int64_t sets = batches_of(r) * g.groups,
+                packs = g.places / width_of(r) * (channel ? g.samples : std::max<int64_t>(several, 1));
   if (sets * packs * kPackBytes < tuning.ring_bytes || sets > kMostNumbers) return false;
   if (packs > kMostRounds * kClusterWarps * kWarp << kMostLog) return false;
   Rings best{};
-  for (int log = 0; log <= kMostLog; ++log) {
+  const bool pairs = several > 0 && sets * packs * kPackBytes < tuning.ring_wide_bytes;
+  for (int log = 0; log <= (pairs ? 1 : several > 0 ? 3 : kMostLog); ++log) {
     Rings other{{}, log, 0, 0, 0};
     if (!divide(r, device, sets, packs, &other)) continue;
     if (best.clusters == 0 || other.time < best.time) best = other;
   }
   if (best.clusters == 0) return false;
   const int64_t turns = ceil_div(sets, best.clusters);
-  if (best.turn_bytes < tuning.ring_turn_bytes && turns > tuning.ring_small_turns) return false;
+  if (several > 0 && best.turn_bytes < tuning.ring_group_bytes) return false;
+  if (several > 0 && (best.clusters << best.log) * 100 < tuning.ring_group_blocks * device.multiprocessors)
+    return false;
+  if (several == 0 && best.turn_bytes < tuning.ring_turn_bytes && turns > tuning.ring_small_turns) return false;
   ChannelPlan& plan = *to;
   plan = {};
   plan.access = r.access;
@@ -98,16 +126,18 @@ bool plan_rings(const ChannelRequest& r, const DeviceInfo& device, const Channel
   plan.batches = batches_of(r);
   plan.groups = g.groups;
   plan.units = packs;
-  plan.parts = 1;
+  plan.parts = best.division.parts;
   plan.reduce = plan.apply = {sets, g.groups, packs, 1, packs, kChannelThreads};
   plan.ring = best.division;
   plan.cluster = 1 << best.log;
   plan.blocks = best.clusters * plan.cluster;
   plan.kept_bytes = best.division.stages * best.division.packs_a_block * kPackBytes * r.staged;
+  plan.parameter_bytes = static_cast<int>(bytes_beside(r, best.division));
   // Moments that are averaged, or sums of the channels of each sample.
   const bool leaves = r.averages || (r.channel_sums && !channel);
+  const int64_t entries = batches_of(r) * g.channels * plan.parts;
   plan.finals = plan.counters = plan.workspace_bytes =
-      static_cast<size_t>(round_up(leaves ? sets * r.entry_bytes : 0, 256));
+      static_cast<size_t>(round_up(leaves ? entries * r.entry_bytes : 0, 256));
   return true;
 }
 

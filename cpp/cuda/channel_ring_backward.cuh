@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch and instance norm backward of sets of planes that go through the shared memory of clusters (channel_ring.cuh).
+// Batch, group and instance norm backward of sets of planes that go through the shared memory of clusters
+// (channel_ring.cuh).
 #pragma once
 
 #include "cuda/channel_ring.cuh"
@@ -9,8 +10,28 @@ namespace normact::cuda {
 
 #if __CUDA_ARCH__ >= 900
 
-/// A working thread: its packs of every set of its cluster.
-template <class T, class Act, SlopeFrom kSlope>
+/// The sums over a warp of each of kCount numbers, a power of two: together, as one takes 5 shuffles.
+template <int kCount, class A>
+__device__ __forceinline__ void warp_sums(A (&of)[kCount]) {
+  int lanes = kWarp;
+#pragma unroll
+  for (int half = kCount / 2; half > 0; half /= 2) {
+    lanes /= 2;
+    const bool upper = (threadIdx.x & lanes) != 0;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const A given = upper ? of[i] : of[i + half], kept = upper ? of[i + half] : of[i];
+      of[i] = kept + __shfl_xor_sync(kFullWarp, given, lanes);
+    }
+  }
+  for (lanes /= 2; lanes > 0; lanes /= 2) of[0] += __shfl_xor_sync(kFullWarp, of[0], lanes);
+#pragma unroll
+  for (int i = kCount - 1; i >= 0; --i) of[i] = __shfl_sync(kFullWarp, of[0], i * (kWarp / kCount));
+}
+
+/// A working thread: its packs of every set of its cluster. kSeveral: sets have several channels, of whole rounds of a
+/// warp.
+template <class T, class Act, bool kSeveral, SlopeFrom kSlope>
 struct RingBackwardWorker {
   using A = Accumulator<T>;
   static constexpr int kWidth = kPackSize<T>, kBatch = 2;
@@ -18,24 +39,27 @@ struct RingBackwardWorker {
   /// dh takes dy's place, where rounding it to T changes nothing.
   static constexpr bool kKeeps = kActs && (std::is_same_v<T, A> || std::is_same_v<Act, Relu<Math<T>>>);
 
-  /// What belongs to a set.
+  /// What belongs to a set: of several channels without their weights and biases.
   struct Constants {
     A mean, scale, bias;
   };
 
   const BackwardProblem<A>& p;
-  const RingShare<T, 3>& share;
+  const RingShare<T, 3, kSeveral>& share;
   WarpExchange<A, A>& exchange;
 
   A total = A(0), product = A(0);  // of the set whose sums are taken
   Constants next = constants(0), of_sums{}, own{};
-  SumPair<A> c{};               // of the set that is written
-  int summed = 0, written = 0;  // turns of these
+  SumPair<A> c{};                                // of the set that is written
+  int summed = 0, written = 0;                   // turns of these
+  const NumberPair<A>* table_of_sums = nullptr;  // of several channels: weights and biases by planes
+  const NumberPair<A>* table = nullptr;
 
   __device__ __forceinline__ Constants constants(int turn) const {
     if (turn >= share.turns) return {A(0), A(0), A(0)};
     const PlanePart<T> of = share.set(turn);
     Constants found{*statistic_at<A>(p.mean, of.batch, of.group), *statistic_at<A>(p.rstd, of.batch, of.group), A(0)};
+    if constexpr (kSeveral) return found;
     found.scale = channel_scale(found.scale, entry_or<T>(p.weight, of.channel, A(1)));
     if constexpr (kActs) found.bias = entry_or<T>(p.bias, of.channel, A(0));
     return found;
@@ -47,6 +71,16 @@ struct RingBackwardWorker {
     next = constants(turn + 1);
     total = product = A(0);
     summed = turn;
+    if constexpr (kSeveral) {
+      table = table_of_sums;
+      table_of_sums = share.parameters(turn) - share.first_plane;
+    }
+  }
+  /// Of the channel of a pack.
+  __device__ __forceinline__ Constants constants_of(const Constants& of, const NumberPair<A>* by_plane, int k) const {
+    if constexpr (!kSeveral) return of;
+    const NumberPair<A> own = by_plane[share.s.by_run.quotient(share.number(k))];
+    return {of.mean, channel_scale(of.scale, own.first), own.second};
   }
 
   template <int kCount>
@@ -98,23 +132,37 @@ struct RingBackwardWorker {
     share.template for_each_of_chunk<kBatch>(chunk, [&](int k, auto n) {
       constexpr int kCount = decltype(n)::value;
       const auto in = load<false, kCount>(set, of.slot, k);
+      [[maybe_unused]] A sums[2 * kCount];
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         A dh[kWidth], centred[kWidth];
-        differentiate<false>(in, i, of_sums, dh, centred);
+        differentiate<false>(in, i, kActs ? constants_of(of_sums, table_of_sums, k + i) : of_sums, dh, centred);
         if constexpr (kKeeps) store_shared_pack(share.at(of.slot, 1, k + i), to_pack<T>(dh));
+        if constexpr (kSeveral) total = product = A(0);
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
           total += dh[j];
           product += dh[j] * centred[j];
         }
+        sums[2 * i] = total;
+        sums[2 * i + 1] = product;
+      }
+      if constexpr (kSeveral) {
+        warp_sums(sums);
+        SumPair<A>* const to = share.round_sums(summed) + k * share.warps + share.warp;
+#pragma unroll
+        for (int i = 0; i < kCount && share.lane == 0; ++i) to[i * share.warps] = {sums[2 * i], sums[2 * i + 1]};
       }
     });
   }
 
   __device__ __forceinline__ void contribute(int turn) {
-    exchange.contribute(turn, share.warp, {warp_sum(total), warp_sum(product)});
-    if (share.d.stages == 1) own = of_sums;
+    SumPair<A> sums{};  // of several channels those of rounds are there
+    if constexpr (!kSeveral) sums = {warp_sum(total), warp_sum(product)};
+    exchange.contribute(turn, share.warp, sums);
+    if (share.d.stages > 1) return;
+    own = of_sums;
+    table = table_of_sums;
   }
 
   __device__ __forceinline__ void receive(int turn) {
@@ -130,13 +178,14 @@ struct RingBackwardWorker {
       const auto in = load<true, kCount>(set, of.slot, k);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
+        const Constants of_pack = constants_of(own, table, k + i);
         A dh[kWidth], centred[kWidth];
-        differentiate<true>(in, i, own, dh, centred);
+        differentiate<true>(in, i, of_pack, dh, centred);
         const int64_t at = set.place(share.number(k + i)).offset;
         if (p.daddend.data != nullptr) store_pack_streaming(static_cast<T*>(p.daddend.data) + at, to_pack<T>(dh));
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
-          dh[j] = normact::channel_input_gradient(dh[j], centred[j], own.scale, c.first, c.second);
+          dh[j] = normact::channel_input_gradient(dh[j], centred[j], of_pack.scale, c.first, c.second);
         }
         store_pack_streaming(static_cast<T*>(p.dx.data) + at, to_pack<T>(dh));
       }
@@ -147,7 +196,7 @@ struct RingBackwardWorker {
 
 /// The serving warp of a block: answers with c1 and c2 (of x - mean) of each of the cluster's sets.
 template <class T, class A = Accumulator<T>>
-__device__ __forceinline__ void serve_ring_backward(const BackwardProblem<A>& p, const RingShare<T, 3>& share,
+__device__ __forceinline__ void serve_ring_backward(const BackwardProblem<A>& p, const RingShare<T, 3, false>& share,
                                                     WarpExchange<A, A>& exchange, NumberPair<A>* entries) {
   const auto merge = [](const SumPair<A>& part) { return SumPair<A>{warp_sum(part.first), warp_sum(part.second)}; };
   const A reciprocal = A(1) / (static_cast<A>(share.s.packs) * static_cast<A>(kPackSize<T>));
@@ -168,13 +217,78 @@ __device__ __forceinline__ void serve_ring_backward(const BackwardProblem<A>& p,
   }
 }
 
+/// What a block's part of a set of several channels adds to the sums of its group: those of rounds by their weights.
+template <class T, class A = Accumulator<T>>
+__device__ __forceinline__ SumPair<A> weighted_sums(const RingShare<T, 3, true>& share, int turn) {
+  const SumPair<A>* const sums = share.round_sums(turn);
+  const NumberPair<A>* const table = share.parameters(turn) - share.first_plane;
+  SumPair<A> group{A(0), A(0)};
+#pragma unroll 4
+  for (int i = share.lane; i < share.count / kWarp; i += kWarp) {
+    const A weight = table[share.s.by_run.quotient(static_cast<unsigned>(share.first + i * kWarp))].first;
+    const SumPair<A> round = sums[i];
+    group.first += weight * round.first;
+    group.second += weight * round.second;
+  }
+  return {warp_sum(group.first), warp_sum(group.second)};
+}
+
+/// Leaves the sums of each channel of a block's part of a set as entries.
+template <class T, class A = Accumulator<T>>
+__device__ __forceinline__ void leave_channel_sums(const RingShare<T, 3, true>& share, int turn,
+                                                   const PlanePart<T>& set, A rstd, NumberPair<A>* entries) {
+  const int run = static_cast<int>(share.s.by_run.size), rounds = run / kWarp;  // of a channel
+  const int begin = share.first / kWarp, end = (share.first + share.count) / kWarp, parts = share.d.parts;
+  const SumPair<A>* const from = share.round_sums(turn) - begin;
+  const int lanes = min(kWarp, 1 << (32 - __clz(rounds - 1)));
+  for (int first = 0; first < share.planes; first += kWarp / lanes) {
+    const int plane = share.first_plane + first + share.lane / lanes;
+    const bool exists = plane < share.first_plane + share.planes;
+    const int stop = exists ? min(end, (plane + 1) * rounds) : 0;
+    SumPair<A> sum{A(0), A(0)};
+    for (int i = max(begin, plane * rounds) + share.lane % lanes; i < stop; i += lanes) {
+      sum.first += from[i].first;
+      sum.second += from[i].second;
+    }
+    for (int offset = lanes / 2; offset > 0; offset /= 2) {
+      sum.first += __shfl_xor_sync(kFullWarp, sum.first, offset);
+      sum.second += __shfl_xor_sync(kFullWarp, sum.second, offset);
+    }
+    if (!exists || share.lane % lanes != 0) continue;
+    // The blocks that a channel lies in leave an entry each, one behind the other; the last one also those that remain.
+    int part = parts == 1 ? 0 : share.rank - plane * run / share.d.packs_a_block;
+    NumberPair<A>* const to = entries + (set.batch * share.s.all_channels + set.channel + plane) * parts;
+    hand(to + part, NumberPair<A>{sum.first, sum.second * rstd});
+    if ((plane + 1) * rounds > end) continue;
+    while (++part < parts) hand(to + part, NumberPair<A>{A(0), A(0)});
+  }
+}
+
+/// The same for sets of several channels.
+template <class T, class A = Accumulator<T>>
+__device__ __forceinline__ void serve_ring_backward(const BackwardProblem<A>& p, const RingShare<T, 3, true>& share,
+                                                    WarpExchange<A, A>& exchange, NumberPair<A>* entries) {
+  const A reciprocal = A(1) / (static_cast<A>(share.s.packs) * static_cast<A>(kPackSize<T>));
+  const auto merge = [](const SumPair<A>& part) { return SumPair<A>{warp_sum(part.first), warp_sum(part.second)}; };
+  for (int turn = 0; turn < share.turns; ++turn) {
+    const PlanePart<T> set = share.set(turn);
+    const A rstd = *statistic_at<A>(p.rstd, set.batch, set.group);
+    const auto of_rounds = [&](const SumPair<A>&) { return weighted_sums(share, turn); };
+    const SumPair<A> total = exchange.merge(turn, share.warps, share.blocks, share.rank, of_rounds, merge);
+    const A factor = rstd * reciprocal;
+    if (share.lane == 0) exchange.publish(turn, {factor * total.first, factor * rstd * rstd * total.second});
+    __syncwarp();
+    leave_channel_sums(share, turn, set, rstd, entries);
+  }
+}
+
 #endif
 
 /// Work     persistent clusters of one block a multiprocessor.
 /// Bytes    each element of x and dy (and y, addend, mask, where the slope needs them) is read once, each of dx and
 ///          daddend written once.
 /// Barriers as forward.
-template <class T, class Act>
+template <class T, class Act, bool kSeveral>
 __global__ void __launch_bounds__(kChannelRingThreads, 1)
     ring_backward_kernel(const __grid_constant__ BackwardProblem<Accumulator<T>> p,
                          const __grid_constant__ PlaneSpace space, const __grid_constant__ RingDivision division,
@@ -187,26 +301,32 @@ __global__ void __launch_bounds__(kChannelRingThreads, 1)
   };
   __shared__ BlockMemory block_memory;
   auto& [exchange, barriers] = at_known_address(block_memory);
-  const ChannelView* const third = kIdentity<T, Act> ? nullptr : slope_view(p);
-  const RingShare<T, 3> share(space, division, barriers, third != nullptr ? 3 : 2);
+  const ChannelView* const third = kSeveral || kIdentity<T, Act> ? nullptr : slope_view(p);
+  const RingShare<T, 3, kSeveral> share(space, division, barriers, third != nullptr ? 3 : 2);
   if (share.serves()) exchange.init(share.warps);
-  if (share.fetches() && share.lane == 0) barriers.init(share.warps);
+  if (share.fetches() && share.lane == 0) share.init_barriers();
   start_after_previous();
   __syncthreads();
   cluster_arrive(share.blocks);
   if (share.fetches()) {
     share.fetch_all({static_cast<const T*>(p.x.data), static_cast<const T*>(p.dy.data),
-                     third != nullptr ? static_cast<const T*>(third->data) : nullptr});
+                     third != nullptr ? static_cast<const T*>(third->data) : nullptr},
+                    p.weight, p.bias);
   }
   __syncwarp();
   cluster_wait(share.blocks);
   if (share.serves()) {
     serve_ring_backward<T>(p, share, exchange, entries);
   } else if (!share.fetches()) {
-    with_slope<T, Act, std::is_same_v<Act, Relu<Math<T>>>>(p, [&, &of = exchange](auto from) {
-      RingBackwardWorker<T, Act, decltype(from)::value> worker{p, share, of};
+    const auto run = [&, &of = exchange](auto from) {
+      RingBackwardWorker<T, Act, kSeveral, decltype(from)::value> worker{p, share, of};
       run_ring(worker, share);
-    });
+    };
+    if constexpr (kSeveral) {
+      run(std::integral_constant<SlopeFrom, kIdentity<T, Act> ? SlopeFrom::nothing : SlopeFrom::x>());
+    } else {
+      with_slope<T, Act, std::is_same_v<Act, Relu<Math<T>>>>(p, run);
+    }
   }
   __syncwarp();
   cluster_arrive(share.blocks);

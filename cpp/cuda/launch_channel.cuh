@@ -167,9 +167,12 @@ Status launch_ring_forward(const ChannelForward& p, const ChannelPlan& plan, con
   using A = Accumulator<T>;
   auto* entries = static_cast<MomentsEntry<A>*>(ChannelWorkspace(launch, plan).entries());
   return with_act<T>(p.activation.kind, [&](auto act) {
-    return launch_kernel<ring_forward_kernel<T, decltype(act)>>("ring norm forward kernel launch", ring_shape(plan),
-                                                                launch, ForwardProblem<A>(p),
-                                                                PlaneSpace(p, p.x, plan.apply), plan.ring, entries);
+    const auto run = [&](auto several) {
+      return launch_kernel<ring_forward_kernel<T, decltype(act), decltype(several)::value>>(
+          "ring norm forward kernel launch", ring_shape(plan), launch, ForwardProblem<A>(p),
+          PlaneSpace(p, p.x, plan.apply), plan.ring, entries);
+    };
+    return plan.ring.channels > 0 ? run(std::true_type{}) : run(std::false_type{});
   });
 }
 
@@ -177,9 +180,12 @@ template <class T>
 Status launch_ring_backward(const BackwardProblem<Accumulator<T>>& p, const ChannelPlan& plan, const Launch& launch) {
   auto* entries = static_cast<NumberPair<Accumulator<T>>*>(ChannelWorkspace(launch, plan).entries());
   return with_act<T>(p.activation.kind, [&](auto act) {
-    return launch_kernel<ring_backward_kernel<T, decltype(act)>>("ring norm backward kernel launch", ring_shape(plan),
-                                                                 launch, p, PlaneSpace(p, p.x, plan.apply), plan.ring,
-                                                                 entries);
+    const auto run = [&](auto several) {
+      return launch_kernel<ring_backward_kernel<T, decltype(act), decltype(several)::value>>(
+          "ring norm backward kernel launch", ring_shape(plan), launch, p, PlaneSpace(p, p.x, plan.apply), plan.ring,
+          entries);
+    };
+    return plan.ring.channels > 0 ? run(std::true_type{}) : run(std::false_type{});
   });
 }
 

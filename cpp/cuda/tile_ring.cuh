@@ -32,6 +32,10 @@ class Mbarrier {
   __device__ __forceinline__ void arrive_after_copies() {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address()) : "memory");
   }
+  /// The phase also waits for so many bytes.
+  __device__ __forceinline__ void expect(int bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
+  }
   /// Waits until the phase of this parity is over.
   __device__ __forceinline__ void wait(int parity) {
     asm volatile(

@@ -105,6 +105,22 @@ inline void check_slabs(const ChannelRequest& r, const ChannelPlan& plan) {
   CHECK(!plan.waits_together() && plan.counter_bytes == 0 && plan.parts == 1);
 }
 
+/// Where sets have several channels: those of a block have room, and the blocks of one an entry each.
+inline void check_ring_channels(const ChannelRequest& r, const ChannelPlan& plan) {
+  const normact::RingDivision& d = plan.ring;
+  const int64_t run = r.geometry.places * size_of(r.dtype) / 16, last = plan.units - 1;
+  CHECK(d.channels > 0 && d.channels <= normact::kRingChannels && d.parts == plan.parts);
+  for (int64_t first = 0; first <= last; first += d.packs_a_block) {
+    const int64_t end = std::min(first + d.packs_a_block - 1, last);
+    CHECK(end / run - first / run < d.channels);
+    if (r.kept > 1) CHECK(first % 32 == 0 && run % 32 == 0);
+  }
+  for (int64_t begin = 0; begin <= last; begin += run)
+    CHECK((begin + run - 1) / d.packs_a_block - begin / d.packs_a_block < d.parts);
+  const int pair = 2 * accumulator_bytes(r.dtype), sums = r.kept > 1 ? normact::kRingSums * d.rounds * d.warps : 0;
+  CHECK_EQ(plan.parameter_bytes, ((d.stages + 1) * d.channels + sums) * pair);
+}
+
 /// Every pack of a set is in one thread of one block, none of which is without, and the ring has room.
 inline void check_rings(const ChannelRequest& r, const ChannelPlan& plan) {
   const normact::RingDivision& d = plan.ring;
@@ -116,9 +132,11 @@ inline void check_rings(const ChannelRequest& r, const ChannelPlan& plan) {
   CHECK(d.rounds_a_chunk * d.chunks >= d.rounds && d.rounds_a_chunk * (d.chunks - 1) < d.rounds);
   CHECK(d.stages >= 1 && d.stages * d.chunks <= normact::kRingChunks);
   CHECK_EQ(plan.kept_bytes, d.stages * d.packs_a_block * 16 * r.staged);
-  CHECK(plan.kept_bytes <= kHopper.shared_memory_block);
+  CHECK(plan.kept_bytes + plan.parameter_bytes <= kHopper.shared_memory_block);
   CHECK(plan.blocks % plan.cluster == 0 && plan.blocks / plan.cluster <= plan.apply.sets);
-  CHECK(!plan.waits_together() && plan.counter_bytes == 0 && plan.parts == 1);
+  CHECK(!plan.waits_together() && plan.counter_bytes == 0);
+  if (r.geometry.channels > r.geometry.groups) return check_ring_channels(r, plan);
+  CHECK(plan.parts == 1 && d.channels == 0 && plan.parameter_bytes == 0);
 }
 
 /// What is true of a plan that has no items; false if it has.

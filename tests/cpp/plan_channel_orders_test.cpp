@@ -57,10 +57,11 @@ TEST(whole_planes_go_by_launches) {
   CHECK_EQ(plan.reduce.sets, 512);
   CHECK_EQ(plan.reduce.packs, 64 * 98);
   check_launches(request_of(p, 0), plan);
-  plan = plan_of(forward(Layout::planes, 8, 320, 4096, 32));  // groups of ten channels
+  plan = on_ampere(forward(Layout::planes, 8, 320, 4096, 32));  // groups of ten channels
   CHECK(plan.order == ChannelOrder::launches && plan.reduce.parts == 1);
   CHECK_EQ(plan.apply.packs, 10 * 512);
-  plan = plan_of(backward(forward(Layout::planes, 8, 320, 4096, 32)));  // sums of each channel
+  p = forward(Layout::planes, 8, 320, 4096, 32);
+  plan = plan_channel(request_of(backward(p), ChannelPasses::both, 0), kAmpere, ChannelTuning{});  // sums of channels
   CHECK_EQ(plan.reduce.sets, 8 * 320);
   CHECK_EQ(plan.reduce.team, 32);
   CHECK_EQ(plan.apply.sets, 8 * 32);
@@ -140,10 +141,39 @@ TEST(sets_of_planes_go_through_clusters) {
   CHECK(goes(p) && plan_of(p).workspace_bytes >= 8 * 64 * 16);
   p.source = StatisticsSource::running;
   CHECK(!goes(p));
-  CHECK(!goes(forward(Layout::planes, 8, 64, 65536, 32)));   // groups of several channels
   CHECK(!goes(forward(Layout::planes, 8, 256, 4096, 256)));  // short turns
   CHECK(!goes(forward(Layout::planes, 512, 256, 256, 0)));   // small planes
   CHECK(!goes(forward(Layout::planes, 64, 256, 3132, 0)));   // no whole packs
   CHECK(!goes(forward(Layout::planes, 256, 64, 12544, 0)));  // no cluster has room for a set
   CHECK(!goes(forward(Layout::rows, 64, 256, 3136, 0)));
+}
+
+TEST(groups_of_planes_go_through_clusters) {
+  const auto goes = [](const ChannelForward& of) { return plan_of(of).order == ChannelOrder::rings; };
+  const auto goes_back = [](const ChannelForward& of) { return plan_of(backward(of)).order == ChannelOrder::rings; };
+  ChannelForward p = forward(Layout::planes, 8, 320, 4096, 32);
+  ChannelPlan plan = plan_of(p);
+  CHECK(goes(p) && plan.cluster == 1 && plan.ring.stages == 2 && plan.ring.channels == 10);
+  CHECK_EQ(plan.workspace_bytes, size_t{0});
+  plan = plan_of(backward(p));
+  CHECK(goes_back(p) && plan.cluster == 2 && plan.ring.channels == 5);
+  CHECK_EQ(plan.workspace_bytes, size_t{8 * 320 * 8});
+  plan = plan_of(backward(forward(Layout::planes, 22, 24, 32768, 6)));
+  CHECK(plan.order == ChannelOrder::rings && plan.cluster > 2 && plan.parts > 1);
+  // The shapes of test_channel_rings.py.
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    const auto groups = [&](int64_t samples, int64_t channels, int64_t places, int64_t count) {
+      return forward(Layout::planes, samples, channels, places, count, dtype);
+    };
+    for (const ChannelForward& of : {groups(12, 160, 4096, 32), groups(50, 15, 9216, 3), groups(22, 24, 32768, 6)}) {
+      CHECK(goes(of) && goes_back(of));
+    }
+    const ChannelForward uneven = groups(10, 96, 5000, 8);  // a warp's packs of two channels
+    CHECK(goes(uneven) && !goes_back(uneven));
+  }
+  CHECK(!goes(forward(Layout::planes, 32, 512, 256, 32)));    // short turns
+  CHECK(!goes(forward(Layout::planes, 64, 4096, 64, 32)));    // small planes
+  CHECK(!goes(forward(Layout::planes, 2, 128, 262144, 32)));  // no cluster has room for a group
+  CHECK(!goes(forward(Layout::planes, 2, 8, 131072, 2)));     // few blocks
+  CHECK(!goes(forward(Layout::rows, 8, 320, 4096, 32)));
 }

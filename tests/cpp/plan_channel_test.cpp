@@ -167,7 +167,7 @@ TEST(small_groups_need_nobody_else) {
   CHECK(plan.order == ChannelOrder::kept);
   CHECK_EQ(plan.items_a_slab(), 1);
   CHECK_EQ(plan.counter_bytes, size_t{0});
-  CHECK(plan_of(forward(Layout::planes, 2, 128, 262144, 32)).waits_together());
+  CHECK(plan_of(forward(Layout::planes, 2, 128, 262144, 32, DType::f32)).waits_together());
 }
 
 TEST(teams_are_whole) {

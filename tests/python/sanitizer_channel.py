@@ -22,9 +22,10 @@ from devices import TorchDevice
 from layouts import channels_last
 
 DTYPES = (("float64", "float64"), ("float32", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
-RINGS = (6, 4, 300, 600)
+RINGS = ((6, 4, 300, 600), (25, 20, 64, 64))
 # (N, C); few and many places, whole packs and not; channels that are whole packs, straddle them, or are many; many
-# small planes; sets that need more than one block, with whole packs and without; a size that rings ask for.
+# small planes; sets that need more than one block, with whole packs and without; sizes that rings ask for, with groups
+# of one channel and of five.
 SHAPES = (
     (33, 12),
     (3, 8, 49),
@@ -40,7 +41,7 @@ SHAPES = (
     (2, 4, 1, 1),
     (3, 260, 5),
     (2, 8, 4, 6, 5),
-    RINGS,
+    *RINGS,
 )
 
 
@@ -68,7 +69,7 @@ def run(device: TorchDevice, op: str, shape: tuple[int, ...], dtype: str, parame
     activation = Kind("relu" if batch else "silu")
     plain = Problem(op, shape, dtype, parameter_dtype, num_groups=4, running=op != "group_norm" and (batch or places))
     fused = Problem(op, shape, dtype, parameter_dtype, num_groups=4, addend=batch, activation=activation)
-    layouts = ("contiguous",) if shape == RINGS else ("contiguous", channels_last, "offset_by_one", "transposed")
+    layouts = ("contiguous",) if shape in RINGS else ("contiguous", channels_last, "offset_by_one", "transposed")
     problems = [(problem, layout) for layout in layouts for problem in (plain, fused)]
     if batch:
         from_mask = Problem(op, shape, dtype, parameter_dtype, addend=True, activation=activation, slope_from="mask")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch and instance norm of planes whose sets go one after the other through shared memory, on a GPU.
+"""Batch, group and instance norm of planes whose sets go one after the other through shared memory, on a GPU.
 
 tests/cpp/plan_channel_orders_test.cpp holds that these shapes do.
 """
@@ -32,6 +32,32 @@ SHAPES = ((40, 290, 28, 28), (35, 70, 56, 56), (17, 20, 104, 160), (10, 6, 280, 
 def test_sets_of_planes(device: Device, op: str, dtype: str, shape: tuple[int, ...]) -> None:
     check(device, Problem(op, shape, dtype, "float32", running=True, mean=30.0))
     check(device, fused_problem(op, shape, dtype))
+
+
+# Group norm: a group in a block, or its backward in two; with channels in several blocks of wider clusters.
+GROUPED = (((12, 160, 64, 64), 32), ((50, 15, 96, 96), 3), ((22, 24, 128, 256), 6))
+
+
+@pytest.mark.parametrize("shape, groups", GROUPED, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("kind", ["plain", "bare", "silu", "relu", "far", "strided"])
+def test_groups_of_planes(device: Device, dtype: str, shape: tuple[int, ...], groups: int, kind: str) -> None:
+    plain = Problem("group_norm", shape, dtype, "float32", num_groups=groups, mean=30.0)
+    problem = {
+        "plain": plain,
+        "bare": dataclasses.replace(plain, weight=False, bias=False, activation=Kind("silu")),
+        "silu": dataclasses.replace(plain, activation=Kind("silu")),
+        "relu": dataclasses.replace(plain, activation=Kind("relu"), mean=0.0),
+        "far": dataclasses.replace(plain, parameter_dtype=dtype, mean=1000.0, activation=Kind("tanh")),
+        "strided": dataclasses.replace(plain, activation=Kind("silu")),
+    }[kind]
+    check(device, problem, *((every_second_channel,) * 2 if kind == "strided" else ()))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_groups_whose_forward_alone_goes_so(device: Device, dtype: str) -> None:
+    """A warp's packs are of two channels, whose sums the backward would have to tell apart."""
+    check(device, Problem("group_norm", (10, 96, 50, 100), dtype, num_groups=8, activation=Kind("silu")))
 
 
 @every_op
@@ -87,11 +113,11 @@ def test_elements_far_from_the_mean(device: Device, shape: tuple[int, ...], outl
     assert np.isnan(rstd[~finite]).all() and np.isnan(y[~finite]).all()
 
 
-@every_op
+@pytest.mark.parametrize("op", [*OPERATIONS, "group_norm"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_in_place_and_again(device: Device, op: str, dtype: str) -> None:
     """Over x and over dy, with the same bits each time."""
-    problem = fused_problem(op, SHAPES[1], dtype)
+    problem = fused_problem(op, SHAPES[1] if op != "group_norm" else (50, 12, 96, 96), dtype)
     found = []
     for in_place in (False, False, True):
         given = arrays(device, problem)
