@@ -20,9 +20,11 @@
 namespace normact {
 
 constexpr int kChannelThreads = 256;
-constexpr int kRingChunks = 16;     // of all slots of a ring (RingDivision)
+constexpr int kRingChunks = 16;     // of a ring, at most (RingDivision::slots)
 constexpr int kRingChannels = 128;  // of a block's part of a set, at most, if several
-constexpr int kRingSums = 3;        // sets whose sums of rounds are there: taken, being taken, and left as entries
+constexpr int kRingTeam = 160;      // blocks that share a set, at most
+constexpr int kRingDepth = 6;       // sets whose sums are exchanged at the same time
+constexpr int kRingSums = 4;        // sets whose sums of rounds are there: taken, being taken, and left as entries
 constexpr int kLargeRingAccesses = 16, kSmallRingAccesses = 8;  // of all threads; small ones are for less than sm_80
 
 /// How the tensors of x's shape are accessed.
@@ -52,7 +54,7 @@ enum class ChannelPasses : uint8_t { both, reduce, apply };
 enum class ChannelOrder : uint8_t {
   kept,      // every block both passes of its items, which it keeps in shared memory between them: x is read once
   slabs,     // a cluster of blocks both passes of a slab, which lies in their shared memory: x is read once
-  rings,     // persistent clusters both passes of sets that come in one after the other: x is read once
+  rings,     // persistent teams of blocks both passes of sets that come in one after the other: x is read once
   launches,  // each pass a launch of its own over planes of whole packs (PlaneDivision): nobody waits
   solo,      // a block both passes of a slab: nobody waits
   waves,     // blocks draw items by tickets, wave by wave
@@ -73,17 +75,29 @@ struct PlaneDivision {
   int64_t blocks() const { return (numbers() * team + kChannelThreads - 1) / kChannelThreads; }
 };
 
-/// How clusters go through sets of planes of whole packs: whose packs are whose, and the ring of a block.
+/// How teams of blocks go through sets of planes of whole packs: whose packs are whose, and the ring of a block.
 struct RingDivision {
+  int blocks;          // of a team, which share the packs of its sets
+  bool clusters;       // teams are clusters; else blocks hand each other their sums through the workspace
   int warps;           // of a block that work
   int threads;         // of these
   int rounds;          // packs of a thread, at most
   int rounds_a_chunk;  // that come and go together
   int chunks;
   int packs_a_block;  // of a set
-  int stages;         // sets that come in or are worked on, 1 or more
-  int channels;       // of a block's part of a set, at most; 0: sets have one
+  int slots;          // chunks that are there or on their way: those of a set, or more
+  int last_rounds;    // that the last chunk of a set takes up: its own where the ring holds whole sets, else as any
+  int ring_rounds;    // of all slots
+  int lead;           // chunks of the next sets whose sums are taken before those of a set are asked for; or,
+                      // negative, chunks of the set that are written before the next one's sums are taken
+  int tables;         // sets whose parameters are there: those that chunks of the ring may belong to, and one that
+                      // comes in, or more, a power of two
+  bool several;       // sets have several channels
+  int channels;       // of a block's part of a set, at most
   int parts;          // of a channel, by the blocks that it lies in, at most: entries that a backward leaves of it
+
+  /// Rounds that a chunk takes up.
+  constexpr int rounds_of(int chunk) const { return chunk + 1 == chunks ? last_rounds : rounds_a_chunk; }
 };
 
 struct ChannelPlan {
@@ -125,7 +139,7 @@ struct ChannelPlan {
   RingDivision ring;            // rings
   int groups_an_item;           // that an item may touch, and leaves an entry of; 0: groups of one channel
   int64_t group_entries_at;     // index of the first entry of a group, behind those of channels
-  size_t finals;                // offset in the workspace, behind the entries: two numbers a group
+  size_t finals;                // offset in the workspace, behind the entries: two numbers a group, or a block and set
   size_t counters;              // behind these
   size_t counter_bytes;
   size_t workspace_bytes;
@@ -133,7 +147,9 @@ struct ChannelPlan {
   int scratch_lines() const { return lines / lines_together; }
   int64_t stacks_a_slab() const { return (tiles_a_slab + tiles_an_item - 1) / tiles_an_item; }
   /// Whether blocks wait for others that may come later.
-  bool waits_together() const { return order == ChannelOrder::kept && items_a_slab() > 1; }
+  bool waits_together() const {
+    return order == ChannelOrder::rings ? !ring.clusters : order == ChannelOrder::kept && items_a_slab() > 1;
+  }
   int64_t items_a_slab() const { return stacks_a_slab() * parts; }
 };
 
@@ -192,7 +208,8 @@ struct ChannelTuning {
   int64_t ring_small_turns = 4;                                 // or no more turns than these;
   int64_t ring_group_bytes = 64 << 10;                          // of sets of several channels;
   int64_t ring_group_blocks = 60;                               // blocks, at least, in percent of multiprocessors;
-  int64_t ring_wide_bytes = 32 << 20;                           // x, at least, in clusters of more than two
+  int64_t ring_wide_bytes = 32 << 20;                           // x, at least, in clusters of more than two;
+  int64_t ring_team_bytes = 32 << 20;                           // in teams that are no clusters
   int64_t lone_rounds = 4;  // kept rows, forward: items that a block has after each other, from which on it is alone
   int64_t backward_rounds = 4;  // backward: more are read twice
   int kept_teams = 2;           // at work at the same time, at least, where not everything is

@@ -1,29 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans whose sets of planes go one after the other through the shared memory of clusters (ChannelOrder::rings): too
-// large for all of x to be on the chip, or large enough for a turn to be worth its exchange.
+// Plans whose sets of planes go one after the other through the shared memory of teams of blocks (ChannelOrder::rings):
+// too large for all of x to be on the chip, or large enough for a turn to be worth its exchange. A team is a cluster,
+// or, where that is too small, an even part of the device.
+#include <cmath>
+
 #include "core/plan_channel_division.h"
 
 namespace normact {
 namespace {
 
 constexpr int kMostLog = 4;
-constexpr int kMostStages = 4;
+constexpr int kMostSets = 4;      // in a ring
+constexpr int kMostTeams = 4;     // that are no clusters
 constexpr int kRoundsAChunk = 4;  // a batch of loads in the kernels
 constexpr int64_t kMostRounds = kRingChunks * kRoundsAChunk;
 constexpr int64_t kMostNumbers = int64_t{1} << 30;  // kernels count sets in 32 bits
 
-// What a turn costs beside its bytes, in bytes that a block moves in that time: by the sets that are there or on their
-// way (1, 2, more), and by the blocks of a cluster. Fitted to 13 shapes, each in all clusters (H200, bf16).
-constexpr int64_t kStageBytes[] = {60 << 10, 20 << 10, 12 << 10};
+// What a turn costs beside its bytes, in bytes that a block moves in that time. A cluster's: by the sets that are there
+// or on their way (1, 2, 3; between them evenly), and by its blocks. Fitted to 13 shapes, each in all clusters (H200,
+// bf16). Other teams': the exchange takes as long as memory takes to bring in kExchangeBytes, and copies as long as for
+// kTeamFlightBytes; what a ring has no room for of these is waited for, in which time other teams work. Fitted to 10
+// shapes, each in 1 to 4 teams.
+constexpr int64_t kSetBytes[] = {70 << 10, 20 << 10, 12 << 10};
 constexpr int64_t kClusterBytes[] = {0, 0, 4 << 10, 7 << 10, 10 << 10};
+constexpr int64_t kTeamBytes = 24 << 10, kExchangeBytes = 72 << 10;
+constexpr int64_t kSumsBytes = 36 << 10;  // a cluster's, of several channels in a backward
+constexpr int64_t kClusterFlightBytes = 96 << 10, kTeamFlightBytes = 48 << 10;  // that are on their way to a block
 constexpr double kLeastBlocks = 0.6;  // of the multiprocessors, that together reach memory's full speed
 
 struct Rings {
   RingDivision division;
-  int log;  // of the blocks of a cluster
-  int64_t clusters;
+  int64_t teams;
   int64_t turn_bytes;  // that a block moves
+  int64_t cost;        // of a turn, bytes
   double time;         // bytes of all
+
+  int64_t blocks() const { return teams * division.blocks; }
 };
 
 /// Threads that share the packs of a block as evenly as whole warps can, in few rounds.
@@ -40,51 +52,144 @@ void share_packs(int64_t packs, RingDivision* d) {
   }
   d->threads = d->warps * kWarp;
   d->packs_a_block = d->threads * d->rounds;
-  d->rounds_a_chunk = std::min(d->rounds, kRoundsAChunk);
-  d->chunks = (d->rounds + d->rounds_a_chunk - 1) / d->rounds_a_chunk;
 }
 
-/// Channels of a set that has several; else 0.
-int64_t several_channels(const ChannelRequest& r) { return group_channels(r) > 1 ? group_channels(r) : 0; }
-
-/// Where sets have several channels: how many a block has a part of, and in how many blocks one lies, at most.
-void share_channels(const ChannelRequest& r, int64_t blocks, RingDivision* d) {
-  const int64_t channels = several_channels(r), run = r.geometry.places / width_of(r), share = d->packs_a_block;
+/// How many channels a block has a part of, and in how many blocks one lies, at most, that is not the whole set.
+void share_channels(const ChannelRequest& r, RingDivision* d) {
+  d->several = group_channels(r) > 1;
+  d->channels = d->parts = 1;
+  if (!d->several) return;
+  const int64_t run = r.geometry.places / width_of(r), share = d->packs_a_block;
   const int64_t uneven = share % run == 0 || run % share == 0 ? 0 : 1;
-  d->channels = static_cast<int>(std::min(channels, channels > 0 ? ceil_div(share, run) + uneven : 0));
-  d->parts = channels > 0 ? static_cast<int>(std::min(blocks, ceil_div(run, share) + uneven)) : 1;
+  d->channels = static_cast<int>(std::min(group_channels(r), ceil_div(share, run) + uneven));
+  d->parts = static_cast<int>(std::min<int64_t>(d->blocks, ceil_div(run, share) + uneven));
 }
 
-/// Shared memory of a block beside the ring: parameters of channels, and in a backward the sums of rounds of a warp.
+/// Shared memory of a block beside the ring: parameters of sets and their channels, and in a backward of several the
+/// sums of rounds of a warp.
 int64_t bytes_beside(const ChannelRequest& r, const RingDivision& d) {
-  if (d.channels == 0) return 0;
-  const int64_t pair = 2 * accumulator_bytes(r.dtype), sums = r.kept > 1 ? kRingSums * d.rounds * d.warps : 0;
-  return ((d.stages + 1) * d.channels + sums) * pair;
+  const int64_t pair = 2 * accumulator_bytes(r.dtype);
+  const int64_t sums = d.several && r.kept > 1 ? int64_t{kRingSums} * d.rounds * d.warps : 0;
+  return (int64_t{d.tables} * (d.channels + 1) + sums) * pair;
 }
 
-/// Fills in the rest of a division by the cluster; false if a set does not fit.
-bool divide(const ChannelRequest& r, const DeviceInfo& device, int64_t sets, int64_t packs, Rings* of) {
-  const int64_t blocks = int64_t{1} << of->log;
-  const int64_t most = device.active_clusters[of->log] - ceil_div(r.sm_margin, blocks);
+int64_t ring_bytes(const ChannelRequest& r, const RingDivision& d) {
+  return int64_t{d.ring_rounds} * d.threads * kPackBytes * r.staged;
+}
+
+/// Chunks of so many rounds, and as many slots as fit; false if a set does not.
+bool divide_rounds(const ChannelRequest& r, const DeviceInfo& device, int rounds, RingDivision* d) {
+  d->rounds_a_chunk = rounds;
+  d->chunks = (d->rounds + rounds - 1) / rounds;
+  for (d->slots = std::min(kRingChunks, kMostSets * d->chunks); d->slots >= d->chunks; --d->slots) {
+    const bool whole = d->slots % d->chunks == 0;
+    d->last_rounds = whole ? d->rounds - (d->chunks - 1) * rounds : rounds;
+    d->ring_rounds = whole ? d->slots / d->chunks * d->rounds : d->slots * rounds;
+    d->tables = static_cast<int>(power_of_two_from(ceil_div(d->slots, d->chunks) + 1));
+    if (ring_bytes(r, *d) + bytes_beside(r, *d) <= device.shared_memory_block) return true;
+  }
+  return false;
+}
+
+/// Chunks that are summed before those of a set are asked for: what the ring has room for beside the set, but for what
+/// is on its way.
+int lead_of(const ChannelRequest& r, const RingDivision& d) {
+  const int64_t chunk_bytes = int64_t{d.rounds_a_chunk} * d.threads * kPackBytes * r.staged;
+  const int64_t flight_bytes = d.clusters ? kClusterFlightBytes : kTeamFlightBytes;
+  const int64_t left = d.slots - d.chunks - ceil_div(flight_bytes, std::max<int64_t>(1, chunk_bytes));
+  if (d.clusters) return d.slots >= 2 * d.chunks ? 1 : static_cast<int>(std::clamp<int64_t>(left, -d.chunks, 1));
+  const int most = d.several && r.kept > 1 ? (kRingSums - 2) * d.chunks : kRingDepth / 2 * d.chunks - 1;
+  return static_cast<int>(std::clamp<int64_t>(left, d.slots >= 2 * d.chunks ? 1 : -d.chunks, most));
+}
+
+/// The largest chunks, or smaller ones that leave more of the ring to the next set. False if a set does not fit.
+bool divide_ring(const ChannelRequest& r, const DeviceInfo& device, RingDivision* d) {
+  const RingDivision whole = *d;
+  int most = -1;  // rounds of the next set
+  const int largest = d->clusters ? kRoundsAChunk : std::max(1, kRoundsAChunk / r.staged);
+  for (int rounds = std::min(whole.rounds, largest); rounds > 0; --rounds) {
+    RingDivision other = whole;
+    if (!divide_rounds(r, device, rounds, &other)) continue;
+    const int ahead = std::min(other.ring_rounds - other.rounds, other.rounds);
+    if (most >= 0 && ahead <= most + other.rounds / 8) continue;
+    most = ahead;
+    *d = other;
+  }
+  if (most >= 0) d->lead = lead_of(r, *d);
+  return most >= 0;
+}
+
+/// What a turn of a cluster costs by the sets that are there at once.
+int64_t waiting_bytes(const RingDivision& d) {
+  const int sets = d.slots / d.chunks, last = static_cast<int>(std::size(kSetBytes));
+  if (sets >= last) return kSetBytes[last - 1];
+  const int64_t of = kSetBytes[sets - 1], of_next = kSetBytes[sets];
+  return of + (of_next - of) * (d.slots - sets * d.chunks) / d.chunks;
+}
+
+/// What a turn of one of some teams that are no clusters costs.
+int64_t waiting_bytes(const ChannelRequest& r, const RingDivision& d, int64_t teams) {
+  const int64_t round_bytes = int64_t{d.threads} * kPackBytes * r.staged;
+  const int ahead = std::max(0, d.lead);  // chunks
+  const int64_t lead = (ahead / d.chunks * d.rounds + ahead % d.chunks * d.rounds_a_chunk) * round_bytes;
+  const int64_t flight = (d.ring_rounds - d.rounds) * round_bytes - lead;
+  const int64_t uncovered =
+      std::max<int64_t>(0, kExchangeBytes - lead) + std::max<int64_t>(0, kTeamFlightBytes - flight);
+  const double share = std::sqrt(static_cast<double>(teams)) * r.staged / (r.staged + 1);  // of the bytes of a turn
+  return kTeamBytes + static_cast<int64_t>(static_cast<double>(uncovered) / share);
+}
+
+/// Whether turns are worth the exchange of teams that are no clusters: the kept tensors could be read twice instead,
+/// somewhat below memory's speed in the forward; of slopes of 16 bits rings are short of issue slots, too.
+bool is_worth(const ChannelRequest& r, const Rings& of) {
+  const int64_t again = int64_t{of.division.packs_a_block} * kPackBytes * r.kept;
+  return (of.cost - of.turn_bytes) * 10 < again * (r.slopes ? 8 : r.kept > 1 ? 10 : 11);
+}
+
+/// Fills in a division for teams of so many blocks, of which so many may be there; false if a set does not fit.
+bool divide(const ChannelRequest& r, const DeviceInfo& device, int64_t sets, int64_t packs, int64_t blocks,
+            int64_t teams, int64_t cluster_bytes, Rings* of) {
   const int64_t share = ceil_div(packs, blocks);
-  if (most < 1 && of->log > 0) return false;  // sm_margin
-  if (device.active_clusters[of->log] < 1 || share > kMostRounds * kClusterWarps * kWarp) return false;
+  if (teams < 1 || share > kMostRounds * kClusterWarps * kWarp) return false;
   RingDivision& d = of->division;
   share_packs(share, &d);
-  if ((blocks - 1) * d.packs_a_block >= packs) return false;  // a block would have nothing
-  share_channels(r, blocks, &d);
-  if (d.channels > kRingChannels) return false;
-  const int64_t stage = int64_t{d.packs_a_block} * kPackBytes * r.staged;
-  d.stages = std::min(kMostStages, kRingChunks / d.chunks);
-  while (d.stages > 0 && d.stages * stage + bytes_beside(r, d) > device.shared_memory_block) --d.stages;
-  if (d.stages < 1) return false;
-  of->clusters = std::min(sets, std::max<int64_t>(1, most));
-  const int64_t turns = ceil_div(sets, of->clusters);
+  if (d.clusters && (blocks - 1) * d.packs_a_block >= packs) return false;  // a block would have nothing
+  d.blocks = static_cast<int>(d.clusters ? blocks : ceil_div(packs, d.packs_a_block));
+  share_channels(r, &d);
+  if (d.channels > kRingChannels || !divide_ring(r, device, &d)) return false;
+  of->teams = std::min(sets, teams);
   of->turn_bytes = int64_t{d.packs_a_block} * kPackBytes * (r.staged + 1);
-  const int64_t cost = of->turn_bytes + kStageBytes[std::min(d.stages, 3) - 1] + kClusterBytes[of->log];
-  const double working = std::max(static_cast<double>(of->clusters * blocks), kLeastBlocks * device.multiprocessors);
-  of->time = static_cast<double>(turns * cost) * working;
+  of->cost = of->turn_bytes + (d.clusters ? waiting_bytes(d) + cluster_bytes : waiting_bytes(r, d, of->teams));
+  if (d.clusters && d.several && r.kept > 1) of->cost += kSumsBytes;
+  if (!d.clusters && !is_worth(r, *of)) return false;
+  const double working = std::max(static_cast<double>(of->blocks()), kLeastBlocks * device.multiprocessors);
+  of->time = static_cast<double>(ceil_div(sets, of->teams) * of->cost) * working;
   return true;
+}
+
+/// The fastest of all divisions; none has teams.
+Rings best_rings(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, int64_t sets,
+                 int64_t packs) {
+  Rings best{};
+  const auto consider = [&](bool clusters, int64_t blocks, int64_t teams, int64_t cluster_bytes) {
+    Rings other{};
+    other.division.clusters = clusters;
+    if (!divide(r, device, sets, packs, blocks, teams, cluster_bytes, &other)) return;
+    if (best.teams == 0 || other.time < best.time) best = other;
+  };
+  const bool several = group_channels(r) > 1, pairs = several && sets * packs * kPackBytes < tuning.ring_wide_bytes;
+  for (int log = 0; log <= (pairs ? 1 : several ? 3 : kMostLog); ++log) {
+    const int64_t blocks = int64_t{1} << log, active = device.active_clusters[log];
+    const int64_t left = active - ceil_div(r.sm_margin, blocks);
+    consider(true, blocks, active > 0 && log == 0 ? std::max<int64_t>(1, left) : left, kClusterBytes[log]);
+  }
+  if (sets * packs * kPackBytes < tuning.ring_team_bytes) return best;
+  const int64_t multiprocessors = std::max(1, device.multiprocessors - r.sm_margin);
+  for (int64_t teams = 1; teams <= kMostTeams; ++teams) {
+    const int64_t blocks = std::min<int64_t>(multiprocessors / teams, kRingTeam);
+    if (blocks > 1 << kMostLog) consider(false, blocks, teams, 0);
+  }
+  return best;
 }
 
 }  // namespace
@@ -93,29 +198,22 @@ bool plan_rings(const ChannelRequest& r, const DeviceInfo& device, const Channel
   const ChannelGeometry& g = r.geometry;
   if (device.compute_capability < 90 || r.passes != ChannelPasses::both) return false;
   if (r.access != ChannelAccess::planes || !r.aligned) return false;
-  const int64_t several = several_channels(r);
-  if (g.places * size_of(r.dtype) < (several > 0 ? tuning.ring_channel_bytes : tuning.ring_plane_bytes)) return false;
+  const bool several = group_channels(r) > 1;
+  if (g.places * size_of(r.dtype) < (several ? tuning.ring_channel_bytes : tuning.ring_plane_bytes)) return false;
   // Rounds of a warp belong to one channel each.
-  if (several > 0 && (r.beside || (r.kept > 1 && g.places / width_of(r) % kWarp != 0))) return false;
+  if (several && (r.beside || (r.kept > 1 && g.places / width_of(r) % kWarp != 0))) return false;
   const bool channel = r.set == ChannelSet::channel;
   if (r.mask && !masks_whole_packs(r)) return false;
   const int64_t sets = batches_of(r) * g.groups,
-                packs = g.places / width_of(r) * (channel ? g.samples : std::max<int64_t>(several, 1));
+                packs = g.places / width_of(r) * (channel ? g.samples : group_channels(r));
   if (sets * packs * kPackBytes < tuning.ring_bytes || sets > kMostNumbers) return false;
-  if (packs > kMostRounds * kClusterWarps * kWarp << kMostLog) return false;
-  Rings best{};
-  const bool pairs = several > 0 && sets * packs * kPackBytes < tuning.ring_wide_bytes;
-  for (int log = 0; log <= (pairs ? 1 : several > 0 ? 3 : kMostLog); ++log) {
-    Rings other{{}, log, 0, 0, 0};
-    if (!divide(r, device, sets, packs, &other)) continue;
-    if (best.clusters == 0 || other.time < best.time) best = other;
-  }
-  if (best.clusters == 0) return false;
-  const int64_t turns = ceil_div(sets, best.clusters);
-  if (several > 0 && best.turn_bytes < tuning.ring_group_bytes) return false;
-  if (several > 0 && (best.clusters << best.log) * 100 < tuning.ring_group_blocks * device.multiprocessors)
-    return false;
-  if (several == 0 && best.turn_bytes < tuning.ring_turn_bytes && turns > tuning.ring_small_turns) return false;
+  const Rings best = best_rings(r, device, tuning, sets, packs);
+  if (best.teams == 0) return false;
+  const int64_t turns = ceil_div(sets, best.teams);
+  if (several && best.turn_bytes < tuning.ring_group_bytes) return false;
+  if (several && best.blocks() * 100 < tuning.ring_group_blocks * device.multiprocessors) return false;
+  if (!several && best.turn_bytes < tuning.ring_turn_bytes && turns > tuning.ring_small_turns) return false;
+  const RingDivision& division = best.division;
   ChannelPlan& plan = *to;
   plan = {};
   plan.access = r.access;
@@ -126,18 +224,20 @@ bool plan_rings(const ChannelRequest& r, const DeviceInfo& device, const Channel
   plan.batches = batches_of(r);
   plan.groups = g.groups;
   plan.units = packs;
-  plan.parts = best.division.parts;
+  plan.parts = division.parts;
   plan.reduce = plan.apply = {sets, g.groups, packs, 1, packs, kChannelThreads};
-  plan.ring = best.division;
-  plan.cluster = 1 << best.log;
-  plan.blocks = best.clusters * plan.cluster;
-  plan.kept_bytes = best.division.stages * best.division.packs_a_block * kPackBytes * r.staged;
-  plan.parameter_bytes = static_cast<int>(bytes_beside(r, best.division));
+  plan.ring = division;
+  plan.cluster = division.clusters ? division.blocks : 1;
+  plan.blocks = best.blocks();
+  plan.kept_bytes = static_cast<int>(ring_bytes(r, division));
+  plan.parameter_bytes = static_cast<int>(bytes_beside(r, division));
   // Moments that are averaged, or sums of the channels of each sample.
   const bool leaves = r.averages || (r.channel_sums && !channel);
   const int64_t entries = batches_of(r) * g.channels * plan.parts;
-  plan.finals = plan.counters = plan.workspace_bytes =
-      static_cast<size_t>(round_up(leaves ? entries * r.entry_bytes : 0, 256));
+  plan.finals = static_cast<size_t>(round_up(leaves ? entries * r.entry_bytes : 0, 256));
+  // The sums that blocks hand each other are pairs: of moments in fp64.
+  const int64_t handed = division.clusters ? 0 : sets * division.blocks * 2 * (r.kept > 1 ? 4 : 8);
+  plan.counters = plan.workspace_bytes = plan.finals + static_cast<size_t>(round_up(handed, 256));
   return true;
 }
 

@@ -2,7 +2,10 @@
 // Numbers that blocks of a launch hand each other through the workspace.
 #pragma once
 
+#include <cooperative_groups.h>
+
 #include <cstring>
+#include <utility>
 
 #include "cuda/reduce.cuh"
 #include "math/moments.h"
@@ -38,9 +41,11 @@ struct Handed {
       asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(pair[0]), "l"(pair[1]) : "memory");
     }
   }
+  /// Whether all of it is there.
+  __device__ __forceinline__ bool there() const { return pair[0] != kAbsent && pair[kPairs - 1] != kAbsent; }
   /// Returns when all of it is there.
   __device__ __forceinline__ void wait(const void* from) {
-    while (pair[0] == kAbsent || pair[kPairs - 1] == kAbsent) {
+    while (!there()) {
       __nanosleep(20);
       load(from);
     }
@@ -128,5 +133,29 @@ __device__ __forceinline__ void for_each_handed(const Numbers* entries, unsigned
     }
   }
 }
+
+/// Blocks of a launch wait for each other's sums by looking for them, so all are absent at first. A launch clears them
+/// itself, in the shadow of the first copies: a memset before it would cost 2.3 us in a graph (H200).
+class AbsentSums {
+ public:
+  /// All threads, before anything else. needed: whether they hand each other any; end: behind these.
+  __device__ __forceinline__ AbsentSums(bool needed, void* begin, void* end) : needed_(needed) {
+    if (!needed_) return;
+    const auto count = static_cast<unsigned>((static_cast<char*>(end) - static_cast<char*>(begin)) / sizeof(uint4));
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
+      static_cast<uint4*>(begin)[i] = {~0u, ~0u, ~0u, ~0u};
+    }
+    token_ = cooperative_groups::this_grid().barrier_arrive();
+  }
+  /// All threads, once, before the first sums are stored.
+  __device__ __forceinline__ void wait() {
+    if (needed_) cooperative_groups::this_grid().barrier_wait(std::move(token_));
+    needed_ = false;
+  }
+
+ private:
+  bool needed_;
+  cooperative_groups::grid_group::arrival_token token_{};
+};
 
 }  // namespace normact::cuda

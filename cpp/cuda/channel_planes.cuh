@@ -79,31 +79,32 @@ class PlanePart {
         number(min(of, space.numbers - 1)),
         set(space.by_parts.quotient(number)),
         part(number - set * space.by_parts.size),
-        s(space) {
-    batch = s.by_sets.quotient(set);
-    channel = (set - batch * s.by_sets.size) * s.channels;
-    group = s.by_group.quotient(static_cast<unsigned>(channel));
-    begin = part * s.packs_a_part;
-    end = min(begin + s.packs_a_part, s.packs);
-    base_ = batch * s.batch_stride + channel * s.channel_stride;
+        s(&space) {
+    batch = s->by_sets.quotient(set);
+    channel = (set - batch * s->by_sets.size) * s->channels;
+    group = s->by_group.quotient(static_cast<unsigned>(channel));
+    begin = part * s->packs_a_part;
+    end = min(begin + s->packs_a_part, s->packs);
+    base_ = batch * s->batch_stride + channel * s->channel_stride;
   }
   /// The set's first element.
   __device__ __forceinline__ int64_t offset() const { return base_; }
   __device__ __forceinline__ PlanePlace place(unsigned pack) const {
-    const unsigned plane = s.by_run.quotient(pack);
-    return {base_ + plane * s.run_stride + (pack - plane * s.by_run.size) * kWidth, plane};
+    const unsigned plane = s->by_run.quotient(pack);
+    return {base_ + plane * s->run_stride + (pack - plane * s->by_run.size) * kWidth, plane};
   }
   /// The same of the part's last pack, for those beyond.
   __device__ __forceinline__ PlanePlace place_or_last(unsigned pack) const { return place(min(pack, end - 1)); }
   /// The number of a pack's first element in row-major order of x's axes, where the set is a channel of all samples.
   __device__ __forceinline__ int64_t element_number(unsigned pack) const {
-    const unsigned plane = s.by_run.quotient(pack);
-    return ((static_cast<int64_t>(plane) * s.all_channels + channel) * s.by_run.size + pack - plane * s.by_run.size) *
+    const unsigned plane = s->by_run.quotient(pack);
+    return ((static_cast<int64_t>(plane) * s->all_channels + channel) * s->by_run.size + pack -
+            plane * s->by_run.size) *
            kWidth;
   }
 
  private:
-  const PlaneSpace& s;
+  const PlaneSpace* s;
   int64_t base_;
 };
 

@@ -1,52 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
 // Norms over planes of whole packs whose sets (a channel of all samples, or a group of one) go one after the other
-// through the shared memory of a cluster (ChannelOrder::rings, sm_90): who has what of a set, and how it comes in.
+// through the shared memory of a team of blocks (ChannelOrder::rings, sm_90): who has what of a set, and how it comes
+// in.
 //
-// Work     the blocks of a cluster share the packs of each of its sets. The working threads of a block have the packs
-//          of its part in turn, the same of every set, in chunks of some rounds.
+// Work     the blocks of a team share the packs of each of its sets. The working threads of a block have the packs of
+//          its part in turn, the same of every set, in chunks of some rounds.
 // Bytes    one more warp brings in chunk after chunk by bulk copies, one for each plane and tensor, as soon as all
-//          warps have done with what was there. Another exchanges the sums (cluster_exchange.cuh). Weight and bias of
-//          the channels of a set that has several come in with its first chunk.
-// Turns    a warp takes the sums of a chunk of set i + 1, then writes that chunk of set i, and so on: of each set a
-//          chunk or more is always on its way, and its sums are exchanged during the next one's arithmetic. Where two
-//          do not fit, it takes the sums of all chunks of a set, then writes them.
+//          warps have done with what was there. Another exchanges the sums with the blocks of a cluster
+//          (cluster_exchange.cuh), or two do with those of a team that is too large for one (team_exchange.cuh). What
+//          belongs to a set and its channels comes in with its first chunk.
+// Turns    a warp writes a chunk of set i, then takes the sums of one of set i + 1, and so on: what is not yet written
+//          of a set and what has come of the next ones make up the ring. Before it asks for the sums of set i it takes
+//          those of some chunks of the next sets (RingDivision::lead), if the ring has room for so much more than a
+//          set: this is the time in which sums are exchanged. If it has less, the sums of set i + 1 are taken some
+//          chunks later: this is the time in which copies come in.
 #pragma once
 
 #include "cuda/channel_planes.cuh"
 #include "cuda/channel_statistics.cuh"
-#include "cuda/cluster_exchange.cuh"
+#include "cuda/team_exchange.cuh"
 
 namespace normact::cuda {
 
-constexpr int kChannelRingThreads = (kClusterWarps + kClusterServants) * kWarp;
+constexpr int kTeamServants = kClusterServants + 1;  // warps beside those that work: of a team that is no cluster
+constexpr int kChannelRingThreads = (kClusterWarps + kTeamServants) * kWarp;
 
 #if __CUDA_ARCH__ >= 900
 
-/// The barriers of a block's ring, for each chunk of each slot; in static shared memory.
+/// The barriers of a block's ring, for each slot; in static shared memory.
 struct ChannelRingBarriers {
   Mbarrier full[kRingChunks];   // its packs have come, and what whoever arrives has written
   Mbarrier empty[kRingChunks];  // every working warp has done with the chunk
 
-  /// One thread. first: lanes that arrive for the first of so many chunks of a set.
-  __device__ __forceinline__ void init(int warps, int first, int chunks) {
-    for (int i = 0; i < kRingChunks; ++i) full[i].init(i % chunks == 0 ? first : 1);
+  /// One thread. lanes: that arrive when a chunk is fetched; warps: that work.
+  __device__ __forceinline__ void init(int lanes, int warps) {
+    for (Mbarrier& barrier : full) barrier.init(lanes);
     for (Mbarrier& barrier : empty) barrier.init(warps);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
 };
 
-/// A set's place in the ring of a block: its slot, and how often that has been used before, modulo 2.
+/// A chunk's place in the ring of a block: its slot, how often that has been used before, modulo 2, and the first of
+/// the rounds that it takes up.
 struct RingSlot {
-  int slot;
-  int parity;
+  int slot = 0, parity = 0;
+  int chunk = 0;  // of its set
+  int round = 0, rounds = 0;
 
-  __device__ __forceinline__ RingSlot next(int stages) const {
-    return slot + 1 == stages ? RingSlot{0, parity ^ 1} : RingSlot{slot + 1, parity};
+  RingSlot() = default;
+  __device__ __forceinline__ explicit RingSlot(const RingDivision& d) : rounds(d.rounds_of(0)) {}
+
+  __device__ __forceinline__ void advance(const RingDivision& d) {
+    round += rounds;
+    if (++slot == d.slots) {
+      slot = round = 0;
+      parity ^= 1;
+    }
+    if (++chunk == d.chunks) chunk = 0;
+    rounds = d.rounds_of(chunk);
   }
 };
 
-/// What a thread of a cluster works on. kTensors: that may come in. kSeveral: sets have several channels.
+/// What a thread of a team works on. kTensors: that may come in. kSeveral: sets have several channels.
 template <class T, int kTensors, bool kSeveral>
 struct RingShare : ClusterBlocks {
   using A = Accumulator<T>;
@@ -57,8 +73,8 @@ struct RingShare : ClusterBlocks {
   ChannelRingBarriers& barriers;
   int warp, lane;
   int tensors;              // that come in
-  int cluster;              // of the grid
-  int turns;                // sets of the cluster
+  int team, teams;          // of the grid
+  int turns;                // sets of the team
   int first;                // pack of the block
   int count;                // packs of the block
   int packs;                // of a working thread
@@ -67,32 +83,37 @@ struct RingShare : ClusterBlocks {
 
   __device__ __forceinline__ RingShare(const PlaneSpace& space, const RingDivision& division, ChannelRingBarriers& of,
                                        int tensors_)
-      : ClusterBlocks{division.warps, static_cast<int>(cg::this_cluster().num_blocks()),
-                      static_cast<int>(cg::this_cluster().block_rank())},
+      : ClusterBlocks{division.warps, division.blocks, static_cast<int>(blockIdx.x % division.blocks)},
         s(space),
         d(division),
         barriers(of),
         warp(threadIdx.x / kWarp),
         lane(threadIdx.x % kWarp),
         tensors(tensors_),
-        cluster(blockIdx.x / blocks),
+        team(blockIdx.x / blocks),
+        teams(gridDim.x / blocks),
         first(rank * d.packs_a_block),
         count(packs_of(rank)),
         packs(warp < warps ? ceil_of(count - static_cast<int>(threadIdx.x)) : 0),
         first_plane(static_cast<int>(s.by_run.quotient(static_cast<unsigned>(first)))),
         planes(static_cast<int>(s.by_run.quotient(static_cast<unsigned>(first + count - 1))) + 1 - first_plane),
         ring(shared_address(channel_shared)) {
-    turns = (static_cast<int>(s.numbers) - cluster + clusters() - 1) / clusters();
+    turns = (static_cast<int>(s.numbers) - team + teams - 1) / teams;
   }
 
-  __device__ __forceinline__ void init_barriers() const { barriers.init(warps, kSeveral ? kWarp : 1, d.chunks); }
-  __device__ __forceinline__ int clusters() const { return gridDim.x / blocks; }
+  __device__ __forceinline__ void init_barriers() const { barriers.init(kSeveral ? kWarp : 1, warps); }
+  /// Blocks of its cluster.
+  __device__ __forceinline__ int neighbours() const { return d.clusters ? blocks : 1; }
+  /// What a warp does that does not work: exchanges sums, or gives those of the block to a team that is no cluster;
+  /// fetches; takes those of such a team.
   __device__ __forceinline__ bool serves() const { return warp == warps; }
   __device__ __forceinline__ bool fetches() const { return warp == warps + 1; }
+  __device__ __forceinline__ bool takes() const { return warp == warps + 2; }
+  __device__ __forceinline__ int givers() const { return d.clusters ? 1 : kWarp; }
   __device__ __forceinline__ PlanePart<T> set(int turn) const {
-    return {s, static_cast<unsigned>(cluster + turn * clusters())};
+    return {s, static_cast<unsigned>(team + turn * teams)};
   }
-  /// Packs that a block of the cluster has of a set.
+  /// Packs that a block of the team has of a set.
   __device__ __forceinline__ int packs_of(int block) const {
     return max(0, min(static_cast<int>(s.packs) - block * d.packs_a_block, d.packs_a_block));
   }
@@ -101,69 +122,75 @@ struct RingShare : ClusterBlocks {
     const int whole = count / d.threads, rest = count - whole * d.threads;
     return whole * kWarp + max(0, min(rest - of * kWarp, kWarp));
   }
-  /// The number in its set of the thread's pack k.
-  __device__ __forceinline__ unsigned number(int k) const {
-    return static_cast<unsigned>(first + k * d.threads) + threadIdx.x;
+  /// The number in its set of the thread's pack k of a chunk's.
+  __device__ __forceinline__ unsigned number(int chunk, int k) const {
+    return static_cast<unsigned>(first + (chunk * d.rounds_a_chunk + k) * d.threads) + threadIdx.x;
   }
-  /// The thread's pack k of a tensor in a slot.
-  __device__ __forceinline__ SharedAddress at(int slot, int tensor, int k) const {
-    return ring + (((slot * tensors + tensor) * d.rounds + k) * d.threads + static_cast<int>(threadIdx.x)) * kPackBytes;
+  /// The thread's pack k of a chunk's, of a tensor.
+  __device__ __forceinline__ SharedAddress at(const RingSlot& of, int tensor, int k) const {
+    const int round = of.round * tensors + tensor * of.rounds + k;
+    return ring + (round * d.threads + static_cast<int>(threadIdx.x)) * kPackBytes;
   }
 
-  /// Behind the ring, of sets of several channels: weight and bias of the block's channels. A set has its own until all
-  /// warps have gone on to the next one, while the one after those in the ring comes in.
-  __device__ __forceinline__ NumberPair<A>* parameters(int turn) const {
-    return tables() + turn % (d.stages + 1) * d.channels;
+  /// Behind the ring: mean and rstd of a set, if they come in. A set has its own until all warps have gone on to the
+  /// next one, while the one after those in the ring comes in.
+  __device__ __forceinline__ NumberPair<A>* statistics(int turn) const {
+    return tables() + (turn & (d.tables - 1)) * (d.channels + 1);
   }
-  /// Behind these, of a backward: the sums of what a warp has of a channel in one round. A warp begins with those of
-  /// the third set from here on when it has the answer for the next one, before which all of this have been left.
+  /// Behind these: weight and bias of the block's channels.
+  __device__ __forceinline__ NumberPair<A>* parameters(int turn) const { return statistics(turn) + 1; }
+  /// The same by planes.
+  __device__ __forceinline__ const NumberPair<A>* parameters_of_planes(int turn) const {
+    return parameters(turn) - (kSeveral ? first_plane : 0);
+  }
+  /// Behind these, of a backward of several channels: the sums of what a warp has of a channel in one round. A warp
+  /// begins with those of set i + kRingSums when it has the answer for set i + 1, before which all of set i have been
+  /// left.
   __device__ __forceinline__ SumPair<A>* round_sums(int turn) const {
-    return reinterpret_cast<SumPair<A>*>(tables() + (d.stages + 1) * d.channels) +
+    return reinterpret_cast<SumPair<A>*>(tables() + d.tables * (d.channels + 1)) +
            turn % kRingSums * d.rounds * d.warps;
   }
 
   /// use(k, n) of n neighbours from k on, of the thread's packs of a chunk: kBatch, a constant, or fewer of the last.
   template <int kBatch, class Use>
   __device__ __forceinline__ void for_each_of_chunk(int chunk, Use use) const {
-    int k = chunk * d.rounds_a_chunk;
-    const int end = min(packs, k + d.rounds_a_chunk);
+    int k = 0;
+    const int end = min(packs - chunk * d.rounds_a_chunk, d.rounds_a_chunk);
 #pragma unroll 1
     for (; k + kBatch <= end; k += kBatch) use(k, std::integral_constant<int, kBatch>());
     use_rest<kBatch / 2>(k, end, use);
   }
 
-  __device__ __forceinline__ void wait(const RingSlot& of, int chunk) const {
-    barriers.full[of.slot * d.chunks + chunk].wait(of.parity);
-  }
+  __device__ __forceinline__ void wait(const RingSlot& of) const { barriers.full[of.slot].wait(of.parity); }
   /// This warp has done with a chunk. wrote: what it left there comes before what the next copy writes.
-  __device__ __forceinline__ void release(const RingSlot& of, int chunk, bool wrote) const {
+  __device__ __forceinline__ void release(const RingSlot& of, bool wrote) const {
     if (wrote) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncwarp();
-    if (lane == 0) barriers.empty[of.slot * d.chunks + chunk].arrive();
+    if (lane == 0) barriers.empty[of.slot].arrive();
   }
 
-  /// The fetching warp keeps the ring filled.
-  __device__ __forceinline__ void fetch_all(const T* const (&from)[kTensors], const ChannelVector& weight,
-                                            const ChannelVector& bias) const {
-    RingSlot slot{0, 0};
-    NumberPair<A> next[kSeveral ? kRingChannels / kWarp : 1];
-    if constexpr (kSeveral) load_parameters(0, weight, bias, next);
-    for (int turn = 0; turn < turns; ++turn) {
-      const PlanePart<T> of = set(turn);
-      for (int chunk = 0; chunk < d.chunks; ++chunk) {
-        const int barrier = slot.slot * d.chunks + chunk;
-        Mbarrier& full = barriers.full[barrier];
-        if (turn >= d.stages) barriers.empty[barrier].wait(slot.parity ^ 1);
-        const bool more = kSeveral && chunk == 0;  // than packs
-        fetch(of, slot.slot, chunk, full, !more, from);
-        if constexpr (kSeveral) {
-          if (!more) continue;
-          store_parameters(turn, next);
-          full.arrive();
-          if (turn + 1 < turns) load_parameters(turn + 1, weight, bias, next);
-        }
+  /// Has a chunk of a set come in; whatever else comes with it, lanes arrive afterwards. All of the fetching warp.
+  __device__ __forceinline__ void fetch(const PlanePart<T>& of, const RingSlot& slot,
+                                        const T* const (&from)[kTensors]) const {
+    Mbarrier& full = barriers.full[slot.slot];
+    const int run = static_cast<int>(s.by_run.size), packs_a_chunk = d.rounds_a_chunk * d.threads;
+    const int begin = first + min(count, slot.chunk * packs_a_chunk);
+    const int end = first + min(count, (slot.chunk + 1) * packs_a_chunk);
+    const int bytes = (end - begin) * kPackBytes * tensors;
+    if (lane == 0) full.expect(bytes);
+    __syncwarp();
+    if (begin == end) return;
+    const int last = static_cast<int>(s.by_run.quotient(static_cast<unsigned>(end - 1)));
+    for (int plane = static_cast<int>(s.by_run.quotient(static_cast<unsigned>(begin))) + lane; plane <= last;
+         plane += kWarp) {
+      const int piece = max(begin, plane * run), stop = min(end, (plane + 1) * run);
+      const int64_t offset = of.offset() + plane * s.run_stride + (piece - plane * run) * kWidth;
+      const SharedAddress to = ring + (slot.round * tensors * d.threads + piece - begin) * kPackBytes;
+#pragma unroll
+      for (int t = 0; t < kTensors; ++t) {
+        if (t >= tensors) break;
+        full.copy(to + t * slot.rounds * d.threads * kPackBytes, from[t] + offset, (stop - piece) * kPackBytes);
       }
-      slot = slot.next(d.stages);
     }
   }
 
@@ -178,80 +205,156 @@ struct RingShare : ClusterBlocks {
   }
 
   __device__ __forceinline__ NumberPair<A>* tables() const {
-    return reinterpret_cast<NumberPair<A>*>(channel_shared + d.stages * tensors * d.packs_a_block * kPackBytes);
-  }
-
-  /// A lane's share of a set's parameters.
-  template <int kCount>
-  __device__ __forceinline__ void load_parameters(int turn, const ChannelVector& weight, const ChannelVector& bias,
-                                                  NumberPair<A> (&to)[kCount]) const {
-    const int64_t channel = set(turn).channel + first_plane + lane;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (i * kWarp + lane >= planes) break;
-      to[i] = {entry_or<T>(weight, channel + i * kWarp, A(1)), entry_or<T>(bias, channel + i * kWarp, A(0))};
-    }
-  }
-  template <int kCount>
-  __device__ __forceinline__ void store_parameters(int turn, const NumberPair<A> (&from)[kCount]) const {
-    NumberPair<A>* const to = parameters(turn) + lane;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (i * kWarp + lane < planes) to[i * kWarp] = from[i];
-    }
+    return reinterpret_cast<NumberPair<A>*>(channel_shared + d.ring_rounds * tensors * d.threads * kPackBytes);
   }
 
   __device__ __forceinline__ int ceil_of(int left) const { return left > 0 ? (left + d.threads - 1) / d.threads : 0; }
-
-  /// alone: nothing else belongs to the chunk, for which all lanes would arrive.
-  __device__ __forceinline__ void fetch(const PlanePart<T>& of, int slot, int chunk, Mbarrier& full, bool alone,
-                                        const T* const (&from)[kTensors]) const {
-    const int run = static_cast<int>(s.by_run.size), packs_a_chunk = d.rounds_a_chunk * d.threads;
-    const int begin = first + min(count, chunk * packs_a_chunk);
-    const int end = first + min(count, (chunk + 1) * packs_a_chunk);
-    const int bytes = (end - begin) * kPackBytes * tensors;
-    if (lane == 0) alone ? full.arrive_and_expect(bytes) : full.expect(bytes);
-    __syncwarp();
-    if (begin == end) return;
-    const int last = static_cast<int>(s.by_run.quotient(static_cast<unsigned>(end - 1)));
-    for (int plane = static_cast<int>(s.by_run.quotient(static_cast<unsigned>(begin))) + lane; plane <= last;
-         plane += kWarp) {
-      const int piece = max(begin, plane * run), stop = min(end, (plane + 1) * run);
-      const int64_t offset = of.offset() + plane * s.run_stride + (piece - plane * run) * kWidth;
-      const SharedAddress to = ring + (slot * tensors * d.packs_a_block + piece - first) * kPackBytes;
-#pragma unroll
-      for (int t = 0; t < kTensors; ++t) {
-        if (t >= tensors) break;
-        full.copy(to + t * d.packs_a_block * kPackBytes, from[t] + offset, (stop - piece) * kPackBytes);
-      }
-    }
-  }
 };
 
-/// All turns of a worker: begin(turn); sum() of a set's chunks, contribute(); receive(), write() of its chunks.
+/// What comes in: packs of tensors, and with each set its channels' weights and biases, in a backward its mean and
+/// rstd.
+template <class T, int kTensors>
+struct RingSource {
+  const T* from[kTensors];
+  const ChannelVector &weight, &bias;
+  const ChannelStatistic *mean, *rstd;
+};
+
+/// The fetching warp of a block: keeps the ring filled with the chunks of the team's sets.
+template <class T, int kTensors, bool kSeveral>
+class RingFetcher {
+ public:
+  using A = Accumulator<T>;
+  using Share = RingShare<T, kTensors, kSeveral>;
+
+  __device__ __forceinline__ RingFetcher(const Share& share, const RingSource<T, kTensors>& source)
+      : share(share), source_(source), set_(share.set(0)), slot_(share.d) {
+    if (share.fetches()) load_parameters(0);
+  }
+
+  /// What the ring holds at once.
+  __device__ __forceinline__ void fill() { fetch_until(share.d.slots); }
+  /// The rest, each chunk as soon as all working warps have done with what is in its slot.
+  __device__ __forceinline__ void go_on() { fetch_until(share.turns * share.d.chunks); }
+
+ private:
+  static constexpr int kParameters = kSeveral ? kRingChannels / kWarp : 1;
+
+  __device__ __forceinline__ void fetch_until(int end) {
+    for (; turn_ < share.turns && fetched_ < end; ++fetched_) {
+      if (fetched_ >= share.d.slots) share.barriers.empty[slot_.slot].wait(slot_.parity ^ 1);
+      share.fetch(set_, slot_, source_.from);
+      const bool begins = slot_.chunk == 0;
+      if (begins) store_parameters();
+      if (kSeveral || share.lane == 0) share.barriers.full[slot_.slot].arrive();
+      if (begins && turn_ + 1 < share.turns) load_parameters(turn_ + 1);
+      slot_.advance(share.d);
+      if (slot_.chunk == 0) set_ = share.set(++turn_);
+    }
+  }
+  __device__ __forceinline__ int planes() const { return kSeveral ? share.planes : 1; }
+
+  /// An entry of a vector as it is in memory, of either type in a register of its own: to convert it, or to load over
+  /// the other, is to wait for it.
+  struct Entry {
+    uint32_t wide = 0;
+    uint16_t narrow = 0;
+
+    __device__ __forceinline__ void load(const ChannelVector& vector, int64_t channel) {
+      if (vector.data == nullptr) return;
+      const int64_t index = channel * vector.stride;
+      if (Parameter<T>(vector).wide) {
+        wide = static_cast<const uint32_t*>(vector.data)[index];
+      } else {
+        narrow = static_cast<const uint16_t*>(vector.data)[index];
+      }
+    }
+    __device__ __forceinline__ A value(const ChannelVector& vector, A otherwise) const {
+      if (vector.data == nullptr) return otherwise;
+      if (sizeof(T) == sizeof(A) || Parameter<T>(vector).wide) return __uint_as_float(wide);
+      T entry;
+      memcpy(&entry, &narrow, sizeof(narrow));
+      return convert<A>(entry);
+    }
+  };
+
+  /// A lane's share of what belongs to a set.
+  __device__ __forceinline__ void load_parameters(int turn) {
+    const PlanePart<T> set = share.set(turn);
+    const int64_t channel = set.channel + (kSeveral ? share.first_plane : 0) + share.lane;
+#pragma unroll
+    for (int i = 0; i < kParameters; ++i) {
+      if (i * kWarp + share.lane >= planes()) break;
+      next_weight_[i].load(source_.weight, channel + i * kWarp);
+      next_bias_[i].load(source_.bias, channel + i * kWarp);
+    }
+    if (share.lane > 0 || source_.mean == nullptr) return;
+    next_statistics_ = {*statistic_at<A>(*source_.mean, set.batch, set.group),
+                        *statistic_at<A>(*source_.rstd, set.batch, set.group)};
+  }
+  __device__ __forceinline__ void store_parameters() const {
+    if (share.lane == 0) *share.statistics(turn_) = next_statistics_;
+    NumberPair<A>* const to = share.parameters(turn_) + share.lane;
+#pragma unroll
+    for (int i = 0; i < kParameters; ++i) {
+      if (i * kWarp + share.lane >= planes()) break;
+      to[i * kWarp] = {next_weight_[i].value(source_.weight, A(1)), next_bias_[i].value(source_.bias, A(0))};
+    }
+  }
+
+  const Share& share;
+  const RingSource<T, kTensors>& source_;
+  Entry next_weight_[kParameters], next_bias_[kParameters];  // of the next set
+  NumberPair<A> next_statistics_{A(0), A(0)};
+  PlanePart<T> set_;
+  RingSlot slot_;
+  int turn_ = 0;
+  int fetched_ = 0;  // chunks
+};
+
+/// What is in front of a block's work: the first chunks are on their way, and all blocks that it exchanges sums with
+/// are ready. Threads that fetch go on with the rest. places: of teams that are no clusters; end: behind these.
+template <class Share, class Fetcher>
+__device__ __forceinline__ void begin_ring(const Share& share, Fetcher& fetcher, void* places, void* end) {
+  AbsentSums sums(!share.d.clusters, places, end);
+  __syncthreads();
+  cluster_arrive(share.neighbours());
+  if (share.fetches()) fetcher.fill();
+  __syncwarp();
+  cluster_wait(share.neighbours());
+  sums.wait();
+  if (share.fetches()) fetcher.go_on();
+}
+
+/// Blocks of a cluster end together.
+template <class Share>
+__device__ __forceinline__ void end_ring(const Share& share) {
+  __syncwarp();
+  cluster_arrive(share.neighbours());
+  cluster_wait(share.neighbours());
+}
+
+/// All turns of a worker: begin(), sum() of a set's chunks, contribute(); receive(), write() of its chunks.
 template <class Worker, class Share>
 __device__ __forceinline__ void run_ring(Worker& worker, const Share& share) {
-  const bool ahead = share.d.stages > 1;  // another set fits beside the one that is written
-  RingSlot slot{0, 0}, before{0, 0};
-  for (int turn = 0; turn < share.turns + (ahead ? 1 : 0); ++turn) {
-    const bool more = turn < share.turns;
-    worker.begin(turn);
-    for (int chunk = 0; chunk < share.d.chunks; ++chunk) {
-      if (more) {
-        share.wait(slot, chunk);
-        worker.sum(slot, chunk);
+  const RingDivision& d = share.d;
+  RingSlot summed(d), written(d);
+  int sums = 0, sums_turn = 0;
+  for (int turn = 0, writes = 0; turn < share.turns; ++turn) {
+    const int end = (turn + 1) * d.chunks;
+    for (; writes < end; ++writes) {
+      const int due = min(share.turns * d.chunks, max(end, writes + d.chunks + d.lead));
+      for (; sums < due; ++sums) {
+        share.wait(summed);
+        if (summed.chunk == 0) worker.begin(sums_turn);
+        worker.sum(summed);
+        summed.advance(d);
+        if (summed.chunk == 0) worker.contribute(sums_turn++);
       }
-      if (!ahead || turn == 0) continue;
-      if (chunk == 0) worker.receive(turn - 1);
-      worker.write(before, chunk);
+      if (written.chunk == 0) worker.receive(turn);
+      worker.write(written);
+      written.advance(d);
     }
-    if (more) worker.contribute(turn);
-    if (!ahead) {
-      worker.receive(turn);
-      for (int chunk = 0; chunk < share.d.chunks; ++chunk) worker.write(slot, chunk);
-    }
-    before = slot;
-    slot = slot.next(share.d.stages);
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch, group and instance norm backward of sets of planes that go through the shared memory of clusters
+// Batch, group and instance norm backward of sets of planes that go through the shared memory of teams of blocks
 // (channel_ring.cuh).
 #pragma once
 
@@ -29,7 +29,11 @@ __device__ __forceinline__ void warp_sums(A (&of)[kCount]) {
   for (int i = kCount - 1; i >= 0; --i) of[i] = __shfl_sync(kFullWarp, of[0], i * (kWarp / kCount));
 }
 
-/// A working thread: its packs of every set of its cluster. kSeveral: sets have several channels, of whole rounds of a
+/// Answers c1 and c2.
+template <class A>
+using BackwardRingExchange = WarpExchange<A, A, kRingDepth>;
+
+/// A working thread: its packs of every set of its team. kSeveral: sets have several channels, of whole rounds of a
 /// warp.
 template <class T, class Act, bool kSeveral, SlopeFrom kSlope>
 struct RingBackwardWorker {
@@ -46,40 +50,34 @@ struct RingBackwardWorker {
 
   const BackwardProblem<A>& p;
   const RingShare<T, 3, kSeveral>& share;
-  WarpExchange<A, A>& exchange;
+  BackwardRingExchange<A>& exchange;
 
-  A total = A(0), product = A(0);  // of the set whose sums are taken
-  Constants next = constants(0), of_sums{}, own{};
-  SumPair<A> c{};                                // of the set that is written
-  int summed = 0, written = 0;                   // turns of these
+  A total = A(0), product = A(0);                              // of the set whose sums are taken
+  Constants of_sums{}, own{};                                  // of the same, and of the set that is written
+  SumPair<A> c{};                                              // of the latter
+  PlanePart<T> summed = share.set(0), written = share.set(0);  // these
+  int turn_of_sums = 0;
   const NumberPair<A>* table_of_sums = nullptr;  // of several channels: weights and biases by planes
   const NumberPair<A>* table = nullptr;
 
-  __device__ __forceinline__ Constants constants(int turn) const {
-    if (turn >= share.turns) return {A(0), A(0), A(0)};
-    const PlanePart<T> of = share.set(turn);
-    Constants found{*statistic_at<A>(p.mean, of.batch, of.group), *statistic_at<A>(p.rstd, of.batch, of.group), A(0)};
-    if constexpr (kSeveral) return found;
-    found.scale = channel_scale(found.scale, entry_or<T>(p.weight, of.channel, A(1)));
-    if constexpr (kActs) found.bias = entry_or<T>(p.bias, of.channel, A(0));
-    return found;
+  __device__ __forceinline__ Constants constants(int turn, const NumberPair<A>* by_plane) const {
+    const NumberPair<A> statistics = *share.statistics(turn);
+    if constexpr (kSeveral) return {statistics.first, statistics.second, A(0)};
+    return {statistics.first, channel_scale(statistics.second, by_plane->first), by_plane->second};
   }
 
   __device__ __forceinline__ void begin(int turn) {
-    own = of_sums;
-    of_sums = next;
-    next = constants(turn + 1);
     total = product = A(0);
-    summed = turn;
-    if constexpr (kSeveral) {
-      table = table_of_sums;
-      table_of_sums = share.parameters(turn) - share.first_plane;
-    }
+    turn_of_sums = turn;
+    summed = share.set(turn);
+    table_of_sums = share.parameters_of_planes(turn);
+    of_sums = constants(turn, table_of_sums);
   }
   /// Of the channel of a pack.
-  __device__ __forceinline__ Constants constants_of(const Constants& of, const NumberPair<A>* by_plane, int k) const {
+  __device__ __forceinline__ Constants constants_of(const Constants& of, const NumberPair<A>* by_plane,
+                                                    unsigned number) const {
     if constexpr (!kSeveral) return of;
-    const NumberPair<A> own = by_plane[share.s.by_run.quotient(share.number(k))];
+    const NumberPair<A> own = by_plane[share.s.by_run.quotient(number)];
     return {of.mean, channel_scale(of.scale, own.first), own.second};
   }
 
@@ -90,16 +88,16 @@ struct RingBackwardWorker {
   };
 
   template <bool kAgain, int kCount>
-  __device__ __forceinline__ Loaded<kCount> load(const PlanePart<T>& from, int slot, int k) const {
+  __device__ __forceinline__ Loaded<kCount> load(const PlanePart<T>& from, const RingSlot& of, int k) const {
     Loaded<kCount> in;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      in.x[i] = load_shared_pack<T>(share.at(slot, 0, k + i));
-      in.dy[i] = load_shared_pack<T>(share.at(slot, 1, k + i));
+      in.x[i] = load_shared_pack<T>(share.at(of, 0, k + i));
+      in.dy[i] = load_shared_pack<T>(share.at(of, 1, k + i));
       if constexpr (kActs && !(kAgain && kKeeps)) {
-        if constexpr (kSlope == SlopeFrom::third) in.third[i] = load_shared_pack<T>(share.at(slot, 2, k + i));
+        if constexpr (kSlope == SlopeFrom::third) in.third[i] = load_shared_pack<T>(share.at(of, 2, k + i));
         if constexpr (kSlope == SlopeFrom::mask) {
-          const int64_t number = from.element_number(share.number(k + i));
+          const int64_t number = from.element_number(share.number(of.chunk, k + i));
           in.bits[i] = p.mask[number / 8] >> (number % 8);
         }
       }
@@ -127,17 +125,17 @@ struct RingBackwardWorker {
     }
   }
 
-  __device__ __forceinline__ void sum(const RingSlot& of, int chunk) {
-    const PlanePart<T> set = share.set(summed);
-    share.template for_each_of_chunk<kBatch>(chunk, [&](int k, auto n) {
+  __device__ __forceinline__ void sum(const RingSlot& of) {
+    share.template for_each_of_chunk<kBatch>(of.chunk, [&](int k, auto n) {
       constexpr int kCount = decltype(n)::value;
-      const auto in = load<false, kCount>(set, of.slot, k);
+      const auto in = load<false, kCount>(summed, of, k);
       [[maybe_unused]] A sums[2 * kCount];
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         A dh[kWidth], centred[kWidth];
-        differentiate<false>(in, i, kActs ? constants_of(of_sums, table_of_sums, k + i) : of_sums, dh, centred);
-        if constexpr (kKeeps) store_shared_pack(share.at(of.slot, 1, k + i), to_pack<T>(dh));
+        const unsigned number = share.number(of.chunk, k + i);
+        differentiate<false>(in, i, kActs ? constants_of(of_sums, table_of_sums, number) : of_sums, dh, centred);
+        if constexpr (kKeeps) store_shared_pack(share.at(of, 1, k + i), to_pack<T>(dh));
         if constexpr (kSeveral) total = product = A(0);
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
@@ -149,7 +147,8 @@ struct RingBackwardWorker {
       }
       if constexpr (kSeveral) {
         warp_sums(sums);
-        SumPair<A>* const to = share.round_sums(summed) + k * share.warps + share.warp;
+        SumPair<A>* const to =
+            share.round_sums(turn_of_sums) + (of.chunk * share.d.rounds_a_chunk + k) * share.warps + share.warp;
 #pragma unroll
         for (int i = 0; i < kCount && share.lane == 0; ++i) to[i * share.warps] = {sums[2 * i], sums[2 * i + 1]};
       }
@@ -160,28 +159,27 @@ struct RingBackwardWorker {
     SumPair<A> sums{};  // of several channels those of rounds are there
     if constexpr (!kSeveral) sums = {warp_sum(total), warp_sum(product)};
     exchange.contribute(turn, share.warp, sums);
-    if (share.d.stages > 1) return;
-    own = of_sums;
-    table = table_of_sums;
   }
 
   __device__ __forceinline__ void receive(int turn) {
     c = exchange.answer(turn);
-    written = turn;
+    written = share.set(turn);
+    table = share.parameters_of_planes(turn);
+    own = constants(turn, table);
   }
 
   /// dx and daddend of a chunk.
-  __device__ __forceinline__ void write(const RingSlot& of, int chunk) {
-    const PlanePart<T> set = share.set(written);
-    share.template for_each_of_chunk<kBatch>(chunk, [&](int k, auto n) {
+  __device__ __forceinline__ void write(const RingSlot& of) {
+    share.template for_each_of_chunk<kBatch>(of.chunk, [&](int k, auto n) {
       constexpr int kCount = decltype(n)::value;
-      const auto in = load<true, kCount>(set, of.slot, k);
+      const auto in = load<true, kCount>(written, of, k);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const Constants of_pack = constants_of(own, table, k + i);
+        const unsigned number = share.number(of.chunk, k + i);
+        const Constants of_pack = constants_of(own, table, number);
         A dh[kWidth], centred[kWidth];
         differentiate<true>(in, i, of_pack, dh, centred);
-        const int64_t at = set.place(share.number(k + i)).offset;
+        const int64_t at = written.place(number).offset;
         if (p.daddend.data != nullptr) store_pack_streaming(static_cast<T*>(p.daddend.data) + at, to_pack<T>(dh));
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
@@ -190,38 +188,68 @@ struct RingBackwardWorker {
         store_pack_streaming(static_cast<T*>(p.dx.data) + at, to_pack<T>(dh));
       }
     });
-    share.release(of, chunk, kKeeps);
+    share.release(of, kKeeps);
   }
 };
 
-/// The serving warp of a block: answers with c1 and c2 (of x - mean) of each of the cluster's sets.
+/// The warps of a block that exchange sums, all sets of its team: merge_warps(turn, pair a lane) makes the block's, and
+/// use(turn, sums) is given those of the team. All for all lanes.
+template <class Share, class A, class MergeWarps, class Use>
+__device__ __forceinline__ void serve_ring_sums(const Share& share, BackwardRingExchange<A>& exchange, void* places,
+                                                MergeWarps merge_warps, Use use) {
+  const auto sum = [](const SumPair<A>& part) { return SumPair<A>{warp_sum(part.first), warp_sum(part.second)}; };
+  const TeamPlaces<A> team{static_cast<SumPair<A>*>(places), share.blocks, share.rank};
+  for (int turn = 0; turn < share.turns; ++turn) {
+    if (share.d.clusters) {
+      const auto of_block = [&](const SumPair<A>& part) { return merge_warps(turn, part); };
+      use(turn, exchange.merge(turn, share.warps, share.blocks, share.rank, of_block, sum));
+    } else if (share.serves()) {
+      team.give(share.set(turn).number, merge_warps(turn, exchange.of_warps(turn, share.warps)));
+      exchange.given(turn);
+    } else {
+      SumPair<A> parts[TeamPlaces<A>::kParts], lane{};
+      exchange.wait_until_given(turn);
+      team.take(share.set(turn).number, parts);
+#pragma unroll
+      for (const SumPair<A>& part : parts) {
+        lane.first += part.first;
+        lane.second += part.second;
+      }
+      use(turn, sum(lane));
+    }
+  }
+}
+
+/// The same: answer with c1 and c2 (of x - mean) of each of the team's sets.
 template <class T, class A = Accumulator<T>>
 __device__ __forceinline__ void serve_ring_backward(const BackwardProblem<A>& p, const RingShare<T, 3, false>& share,
-                                                    WarpExchange<A, A>& exchange, NumberPair<A>* entries) {
-  const auto merge = [](const SumPair<A>& part) { return SumPair<A>{warp_sum(part.first), warp_sum(part.second)}; };
+                                                    BackwardRingExchange<A>& exchange, NumberPair<A>* entries,
+                                                    void* places) {
   const A reciprocal = A(1) / (static_cast<A>(share.s.packs) * static_cast<A>(kPackSize<T>));
-  for (int turn = 0; turn < share.turns; ++turn) {
-    const PlanePart<T> set = share.set(turn);
-    const A rstd = *statistic_at<A>(p.rstd, set.batch, set.group);
-    const A factor = p.frozen ? A(0) : channel_scale(rstd, entry_or<T>(p.weight, set.channel, A(1))) * reciprocal;
-    const SumPair<A> total = exchange.merge(turn, share.warps, share.blocks, share.rank, merge, merge);
-    if (share.lane != 0) continue;
+  const auto merge_warps = [](int, const SumPair<A>& part) {
+    return SumPair<A>{warp_sum(part.first), warp_sum(part.second)};
+  };
+  serve_ring_sums(share, exchange, places, merge_warps, [&](int turn, const SumPair<A>& total) {
+    if (share.lane != 0) return;
+    const A rstd = share.statistics(turn)->second, weight = share.parameters(turn)->first;
+    const A factor = p.frozen ? A(0) : channel_scale(rstd, weight) * reciprocal;
     const NumberPair<A> sums{total.first, total.second * rstd};
     exchange.publish(turn, {factor * sums.first, factor * sums.second * rstd});
-    if (share.rank != 0) continue;
+    if (share.rank != turn % share.blocks) return;
+    const PlanePart<T> set = share.set(turn);
     if (p.set == ChannelSet::group) {
       hand(entries + set.number, sums);
     } else {
       store_gradients<T>(p, set.channel, sums);
     }
-  }
+  });
 }
 
 /// What a block's part of a set of several channels adds to the sums of its group: those of rounds by their weights.
 template <class T, class A = Accumulator<T>>
 __device__ __forceinline__ SumPair<A> weighted_sums(const RingShare<T, 3, true>& share, int turn) {
   const SumPair<A>* const sums = share.round_sums(turn);
-  const NumberPair<A>* const table = share.parameters(turn) - share.first_plane;
+  const NumberPair<A>* const table = share.parameters_of_planes(turn);
   SumPair<A> group{A(0), A(0)};
 #pragma unroll 4
   for (int i = share.lane; i < share.count / kWarp; i += kWarp) {
@@ -250,10 +278,10 @@ __device__ __forceinline__ void leave_channel_sums(const RingShare<T, 3, true>& 
       sum.first += from[i].first;
       sum.second += from[i].second;
     }
-    for (int offset = lanes / 2; offset > 0; offset /= 2) {
+    join(1, lanes, [&](int offset) {
       sum.first += __shfl_xor_sync(kFullWarp, sum.first, offset);
       sum.second += __shfl_xor_sync(kFullWarp, sum.second, offset);
-    }
+    });
     if (!exists || share.lane % lanes != 0) continue;
     // The blocks that a channel lies in leave an entry each, one behind the other; the last one also those that remain.
     int part = parts == 1 ? 0 : share.rank - plane * run / share.d.packs_a_block;
@@ -266,57 +294,54 @@ __device__ __forceinline__ void leave_channel_sums(const RingShare<T, 3, true>& 
 
 /// The same for sets of several channels.
 template <class T, class A = Accumulator<T>>
-__device__ __forceinline__ void serve_ring_backward(const BackwardProblem<A>& p, const RingShare<T, 3, true>& share,
-                                                    WarpExchange<A, A>& exchange, NumberPair<A>* entries) {
+__device__ __forceinline__ void serve_ring_backward(const BackwardProblem<A>&, const RingShare<T, 3, true>& share,
+                                                    BackwardRingExchange<A>& exchange, NumberPair<A>* entries,
+                                                    void* places) {
   const A reciprocal = A(1) / (static_cast<A>(share.s.packs) * static_cast<A>(kPackSize<T>));
-  const auto merge = [](const SumPair<A>& part) { return SumPair<A>{warp_sum(part.first), warp_sum(part.second)}; };
-  for (int turn = 0; turn < share.turns; ++turn) {
-    const PlanePart<T> set = share.set(turn);
-    const A rstd = *statistic_at<A>(p.rstd, set.batch, set.group);
-    const auto of_rounds = [&](const SumPair<A>&) { return weighted_sums(share, turn); };
-    const SumPair<A> total = exchange.merge(turn, share.warps, share.blocks, share.rank, of_rounds, merge);
-    const A factor = rstd * reciprocal;
+  const auto of_rounds = [&](int turn, const SumPair<A>&) { return weighted_sums(share, turn); };
+  serve_ring_sums(share, exchange, places, of_rounds, [&](int turn, const SumPair<A>& total) {
+    const A rstd = share.statistics(turn)->second, factor = rstd * reciprocal;
+    __syncwarp();
     if (share.lane == 0) exchange.publish(turn, {factor * total.first, factor * rstd * rstd * total.second});
     __syncwarp();
-    leave_channel_sums(share, turn, set, rstd, entries);
-  }
+    leave_channel_sums(share, turn, share.set(turn), rstd, entries);
+  });
 }
 
 #endif
 
-/// Work     persistent clusters of one block a multiprocessor.
+/// Work     persistent teams of blocks, one block a multiprocessor.
 /// Bytes    each element of x and dy (and y, addend, mask, where the slope needs them) is read once, each of dx and
 ///          daddend written once.
-/// Barriers as forward.
+/// Barriers, memory as forward.
 template <class T, class Act, bool kSeveral>
 __global__ void __launch_bounds__(kChannelRingThreads, 1)
     ring_backward_kernel(const __grid_constant__ BackwardProblem<Accumulator<T>> p,
                          const __grid_constant__ PlaneSpace space, const __grid_constant__ RingDivision division,
-                         NumberPair<Accumulator<T>>* entries) {
+                         NumberPair<Accumulator<T>>* entries, void* places, void* end) {
 #if __CUDA_ARCH__ >= 900
   using A = Accumulator<T>;
   struct BlockMemory {
-    WarpExchange<A, A> exchange;
+    BackwardRingExchange<A> exchange;
     ChannelRingBarriers barriers;
   };
   __shared__ BlockMemory block_memory;
   auto& [exchange, barriers] = at_known_address(block_memory);
   const ChannelView* const third = kSeveral || kIdentity<T, Act> ? nullptr : slope_view(p);
   const RingShare<T, 3, kSeveral> share(space, division, barriers, third != nullptr ? 3 : 2);
-  if (share.serves()) exchange.init(share.warps);
+  if (share.serves()) exchange.init(share.warps, share.givers());
   if (share.fetches() && share.lane == 0) share.init_barriers();
   start_after_previous();
-  __syncthreads();
-  cluster_arrive(share.blocks);
-  if (share.fetches()) {
-    share.fetch_all({static_cast<const T*>(p.x.data), static_cast<const T*>(p.dy.data),
-                     third != nullptr ? static_cast<const T*>(third->data) : nullptr},
-                    p.weight, p.bias);
-  }
-  __syncwarp();
-  cluster_wait(share.blocks);
-  if (share.serves()) {
-    serve_ring_backward<T>(p, share, exchange, entries);
+  const RingSource<T, 3> source{{static_cast<const T*>(p.x.data), static_cast<const T*>(p.dy.data),
+                                 third != nullptr ? static_cast<const T*>(third->data) : nullptr},
+                                p.weight,
+                                p.bias,
+                                &p.mean,
+                                &p.rstd};
+  RingFetcher<T, 3, kSeveral> fetcher(share, source);
+  begin_ring(share, fetcher, places, end);
+  if (share.serves() || share.takes()) {
+    serve_ring_backward<T>(p, share, exchange, entries, places);
   } else if (!share.fetches()) {
     const auto run = [&, &of = exchange](auto from) {
       RingBackwardWorker<T, Act, kSeveral, decltype(from)::value> worker{p, share, of};
@@ -328,9 +353,7 @@ __global__ void __launch_bounds__(kChannelRingThreads, 1)
       with_slope<T, Act, std::is_same_v<Act, Relu<Math<T>>>>(p, run);
     }
   }
-  __syncwarp();
-  cluster_arrive(share.blocks);
-  cluster_wait(share.blocks);
+  end_ring(share);
 #endif
 }
 

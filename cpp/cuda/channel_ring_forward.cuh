@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch, group and instance norm forward of sets of planes that go through the shared memory of clusters
+// Batch, group and instance norm forward of sets of planes that go through the shared memory of teams of blocks
 // (channel_ring.cuh).
 #pragma once
 
@@ -12,7 +12,11 @@ namespace normact::cuda {
 
 #if __CUDA_ARCH__ >= 900
 
-/// A working thread: its packs of every set of its cluster. kSeveral: sets have several channels. kAdds, kMarks:
+/// Sums of warps and blocks in fp64, answers mean and rstd.
+template <class A>
+using ForwardRingExchange = WarpExchange<double, A, kRingDepth>;
+
+/// A working thread: its packs of every set of its team. kSeveral: sets have several channels. kAdds, kMarks:
 /// whether there are an addend and a mask.
 template <class T, class Act, bool kSeveral, bool kAdds, bool kMarks>
 struct RingForwardWorker {
@@ -21,41 +25,31 @@ struct RingForwardWorker {
 
   const ForwardProblem<A>& p;
   const RingShare<T, 2, kSeveral>& share;
-  WarpExchange<double, A>& exchange;
+  ForwardRingExchange<A>& exchange;
 
   A count = static_cast<A>(share.packs * kWidth);
   A reciprocal_count = share.packs > 0 ? A(1) / count : A(0);
   int warp_count = share.packs_of_warp(share.warp) * kWidth;
   A reciprocal_warp_count = warp_count > 0 ? A(1) / static_cast<A>(warp_count) : A(0);
   A centre = A(0), total[2] = {}, squares[2] = {};  // of the set whose sums are taken
-  NumberPair<A> next{A(1), A(0)};                   // weight and bias of its only channel
-  NumberPair<A> own{A(1), A(0)};                    // of the set that is written
-  A mean = A(0), scale = A(0);                      // of the same; of several channels without their weights
+  A mean = A(0), scale = A(0), bias = A(0);         // of the set that is written; of several channels without theirs
   const NumberPair<A>* table = nullptr;             // of several: weights and biases by planes
-  int written = 0;                                  // the turn of the same
+  PlanePart<T> set = share.set(0);                  // the same
 
-  __device__ __forceinline__ void begin(int turn) {
-    own = next;
-    if (turn == share.turns) return;
-    if constexpr (!kSeveral) {
-      const int64_t channel = share.set(turn).channel;
-      next = {entry_or<T>(p.weight, channel, A(1)), entry_or<T>(p.bias, channel, A(0))};
-    }
-    total[0] = total[1] = squares[0] = squares[1] = A(0);
-  }
+  __device__ __forceinline__ void begin(int) { total[0] = total[1] = squares[0] = squares[1] = A(0); }
 
   /// About the mean of the thread's first pack.
-  __device__ __forceinline__ void sum(const RingSlot& of, int chunk) {
-    if (chunk == 0) {
+  __device__ __forceinline__ void sum(const RingSlot& of) {
+    if (of.chunk == 0) {
       A value[kWidth];
-      unpack(load_shared_pack<T>(share.at(of.slot, 0, 0)), value);
+      unpack(load_shared_pack<T>(share.at(of, 0, 0)), value);
       centre = share.packs > 0 ? finite_or_zero(total_of(value) * A(1.0 / kWidth)) : A(0);
     }
-    share.template for_each_of_chunk<kBatch>(chunk, [&](int k, auto n) {
+    share.template for_each_of_chunk<kBatch>(of.chunk, [&](int k, auto n) {
       constexpr int kCount = decltype(n)::value;
       Pack<T> pack[kCount];
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) pack[i] = load_shared_pack<T>(share.at(of.slot, 0, k + i));
+      for (int i = 0; i < kCount; ++i) pack[i] = load_shared_pack<T>(share.at(of, 0, k + i));
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         A value[kWidth];
@@ -74,34 +68,35 @@ struct RingForwardWorker {
     const SumPair<double> moments = moments_of_warp(centre, total[0] + total[1], squares[0] + squares[1], count,
                                                     reciprocal_count, reciprocal_warp_count, warp_count);
     exchange.contribute(turn, share.warp, moments);
-    if (share.d.stages == 1) own = next;
   }
 
   __device__ __forceinline__ void receive(int turn) {
     const SumPair<A> statistics = exchange.answer(turn);
     mean = statistics.first;
-    scale = channel_scale(statistics.second, own.first);
-    if constexpr (kSeveral) table = share.parameters(turn) - share.first_plane;
-    written = turn;
+    scale = statistics.second;
+    table = share.parameters_of_planes(turn);
+    set = share.set(turn);
+    if constexpr (kSeveral) return;
+    scale = channel_scale(scale, table->first);
+    bias = table->second;
   }
 
   /// y of a chunk.
-  __device__ __forceinline__ void write(const RingSlot& of, int chunk) {
-    const PlanePart<T> set = share.set(written);
-    share.template for_each_of_chunk<kBatch>(chunk, [&](int k, auto n) {
+  __device__ __forceinline__ void write(const RingSlot& of) {
+    share.template for_each_of_chunk<kBatch>(of.chunk, [&](int k, auto n) {
       constexpr int kCount = decltype(n)::value;
       Pack<T> pack[kCount];
       [[maybe_unused]] Pack<T> addend[kCount];
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        pack[i] = load_shared_pack<T>(share.at(of.slot, 0, k + i));
-        if constexpr (kAdds) addend[i] = load_shared_pack<T>(share.at(of.slot, 1, k + i));
+        pack[i] = load_shared_pack<T>(share.at(of, 0, k + i));
+        if constexpr (kAdds) addend[i] = load_shared_pack<T>(share.at(of, 1, k + i));
       }
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const unsigned number = share.number(k + i);
+        const unsigned number = share.number(of.chunk, k + i);
         const PlanePlace place = set.place(number);
-        const NumberPair<A> of_plane = kSeveral ? table[place.plane] : NumberPair<A>{A(1), own.second};
+        const NumberPair<A> of_plane = kSeveral ? table[place.plane] : NumberPair<A>{A(1), bias};
         const A factor = kSeveral ? channel_scale(scale, of_plane.first) : scale;
         A h[kWidth];
         unpack(pack[i], h);
@@ -118,66 +113,95 @@ struct RingForwardWorker {
         store_pack_streaming(static_cast<T*>(p.y.data) + place.offset, to_pack<T>(h));
       }
     });
-    share.release(of, chunk, false);
+    share.release(of, false);
   }
 };
 
-/// The serving warp of a block: answers with mean and rstd of each of the cluster's sets.
+/// The warps of a block that exchange sums: answer with mean and rstd of each of the team's sets.
 template <class T, class Share, class A = Accumulator<T>>
 __device__ __forceinline__ void serve_ring_forward(const ForwardProblem<A>& p, const Share& share,
-                                                   WarpExchange<double, A>& exchange, MomentsEntry<A>* entries) {
+                                                   ForwardRingExchange<A>& exchange, MomentsEntry<A>* entries,
+                                                   void* places) {
   constexpr int kWidth = kPackSize<T>;
-  const auto elements = static_cast<int>(share.s.packs) * kWidth;
-  const ClusterParts parts(share.lane < share.warps ? share.packs_of_warp(share.lane) * kWidth : 0,
-                           share.count * kWidth, share.lane < share.blocks ? share.packs_of(share.lane) * kWidth : 0,
-                           elements);
-  if (share.cluster == 0 && share.rank == 0 && share.lane == 0) count_batch(p.running);
-  for (int turn = 0; turn < share.turns; ++turn) {
-    const SumPair<double> moments = parts.merge<NormKind::layer>(turn, share, exchange);
-    if (share.lane != 0) continue;
-    const A mean = static_cast<A>(moments.first), variance = static_cast<A>(moments.second);
+  const int64_t elements = static_cast<int64_t>(share.s.packs) * kWidth;
+  const double reciprocal = 1.0 / static_cast<double>(elements);
+  if (blockIdx.x == 0 && share.serves() && share.lane == 0) count_batch(p.running);
+  const auto use = [&](int turn, const SumPair<double>& moments) {
+    if (share.lane != 0) return;
+    const A mean = static_cast<A>(moments.first * reciprocal), variance = static_cast<A>(moments.second * reciprocal);
     const A rstd = rstd_of(variance, p.eps);
     exchange.publish(turn, {mean, rstd});
-    if (share.rank != 0) continue;
+    if (share.rank != turn % share.blocks) return;
     const PlanePart<T> set = share.set(turn);
     leave_statistics(p, set.batch, set.group, Moments<A>{mean, variance * elements, static_cast<A>(elements)}, rstd,
                      entries + set.number);
+  };
+  const RowParts warps(share.lane < share.warps ? share.packs_of_warp(share.lane) * kWidth : 0, share.count * kWidth);
+  const auto merge_warps = [&](const SumPair<double>& part) { return warps.merge<NormKind::layer>(part); };
+  if (share.d.clusters) {
+    const RowParts blocks(share.lane < share.blocks ? share.packs_of(share.lane) * kWidth : 0, elements);
+    const auto merge_blocks = [&](const SumPair<double>& part) { return blocks.merge<NormKind::layer>(part); };
+    for (int turn = 0; turn < share.turns; ++turn) {
+      use(turn, exchange.merge(turn, share.warps, share.blocks, share.rank, merge_warps, merge_blocks));
+    }
+    return;
+  }
+  const TeamPlaces<double> team{static_cast<SumPair<double>*>(places), share.blocks, share.rank};
+  if (share.serves()) {
+    for (int turn = 0; turn < share.turns; ++turn) {
+      team.give(share.set(turn).number, merge_warps(exchange.of_warps(turn, share.warps)));
+      exchange.given(turn);
+    }
+    return;
+  }
+  // Blocks have as much of a set, but for the last.
+  const double count = share.packs_of(0) * kWidth, last_count = share.packs_of(share.blocks - 1) * kWidth;
+  const double reciprocal_count = 1.0 / count, reciprocal_last_count = 1.0 / last_count;
+  const auto of_part = [&](int i, double of_any, double of_last) {
+    const int beyond = share.lane + i * kWarp - (share.blocks - 1);
+    return beyond < 0 ? of_any : beyond == 0 ? of_last : 0.0;
+  };
+  for (int turn = 0; turn < share.turns; ++turn) {
+    SumPair<double> parts[TeamPlaces<double>::kParts];
+    exchange.wait_until_given(turn);
+    team.take(share.set(turn).number, parts);
+    use(turn, merge_parts<NormKind::layer>(
+                  parts, [&](int i) { return of_part(i, count, last_count); },
+                  [&](int i) { return of_part(i, reciprocal_count, reciprocal_last_count); }, reciprocal));
   }
 }
 
 #endif
 
-/// Work     persistent clusters of one block a multiprocessor.
+/// Work     persistent teams of blocks, one block a multiprocessor.
 /// Bytes    each element of x (and addend) is read once, each of y written once.
-/// Barriers none of the block or the cluster in the loop, but mbarriers: a chunk is there, all have done with a chunk,
-///          a set's statistics are there.
+/// Barriers of the block, and of the cluster or the grid, before the loop; in it none but mbarriers: a chunk is there,
+///          all have done with a chunk, a set's statistics are there.
+/// Memory   places to end: where the blocks of a team that is no cluster hand each other their sums.
 template <class T, class Act, bool kSeveral>
 __global__ void __launch_bounds__(kChannelRingThreads, 1)
     ring_forward_kernel(const __grid_constant__ ForwardProblem<Accumulator<T>> p,
                         const __grid_constant__ PlaneSpace space, const __grid_constant__ RingDivision division,
-                        MomentsEntry<Accumulator<T>>* entries) {
+                        MomentsEntry<Accumulator<T>>* entries, void* places, void* end) {
 #if __CUDA_ARCH__ >= 900
   using A = Accumulator<T>;
   struct BlockMemory {
-    WarpExchange<double, A> exchange;
+    ForwardRingExchange<A> exchange;
     ChannelRingBarriers barriers;
   };
   __shared__ BlockMemory block_memory;
   auto& [exchange, barriers] = at_known_address(block_memory);
   const bool adds = p.addend.data != nullptr;
   const RingShare<T, 2, kSeveral> share(space, division, barriers, adds ? 2 : 1);
-  if (share.serves()) exchange.init(share.warps);
+  if (share.serves()) exchange.init(share.warps, share.givers());
   if (share.fetches() && share.lane == 0) share.init_barriers();
   start_after_previous();
-  __syncthreads();
-  cluster_arrive(share.blocks);
-  if (share.fetches()) {
-    share.fetch_all({static_cast<const T*>(p.x.data), static_cast<const T*>(p.addend.data)}, p.weight, p.bias);
-  }
-  __syncwarp();
-  cluster_wait(share.blocks);
-  if (share.serves()) {
-    serve_ring_forward<T>(p, share, exchange, entries);
+  const RingSource<T, 2> source{
+      {static_cast<const T*>(p.x.data), static_cast<const T*>(p.addend.data)}, p.weight, p.bias, nullptr, nullptr};
+  RingFetcher<T, 2, kSeveral> fetcher(share, source);
+  begin_ring(share, fetcher, places, end);
+  if (share.serves() || share.takes()) {
+    serve_ring_forward<T>(p, share, exchange, entries, places);
   } else if (!share.fetches()) {
     const auto run = [&, &of = exchange](auto add, auto mark) {
       RingForwardWorker<T, Act, kSeveral, decltype(add)::value, decltype(mark)::value> worker{p, share, of};
@@ -185,20 +209,18 @@ __global__ void __launch_bounds__(kChannelRingThreads, 1)
     };
     const std::true_type yes;
     const std::false_type no;
-    bool marks = false;
-    if constexpr (!kSeveral && kPackSize<T> == 8 && std::is_same_v<Act, Relu<Math<T>>>) {
-      marks = p.mask != nullptr;
-      if (marks) adds ? run(yes, yes) : run(no, yes);
-    }
-    if constexpr (kSeveral) {
+    if constexpr (kSeveral) {  // never beside a mask or an addend
       run(no, no);
-    } else if (!marks) {
-      adds ? run(yes, no) : run(no, no);
+    } else {
+      constexpr bool kMarks = kPackSize<T> == 8 && std::is_same_v<Act, Relu<Math<T>>>;
+      const bool marks = kMarks && p.mask != nullptr;
+      if constexpr (kMarks) {
+        if (marks) adds ? run(yes, yes) : run(no, yes);
+      }
+      if (!marks) adds ? run(yes, no) : run(no, no);
     }
   }
-  __syncwarp();
-  cluster_arrive(share.blocks);
-  cluster_wait(share.blocks);
+  end_ring(share);
 #endif
 }
 

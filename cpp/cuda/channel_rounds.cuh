@@ -3,10 +3,6 @@
 // waits for the sums of the others of its slab, and applies it, while the next one takes its place in shared memory.
 #pragma once
 
-#include <cooperative_groups.h>
-
-#include <utility>
-
 #include "cuda/channel_copy.cuh"
 #include "cuda/channel_queue.cuh"
 #include "cuda/channel_sums.cuh"
@@ -48,30 +44,6 @@ __device__ __forceinline__ void settle_kept(const ChannelSpace& s, const KeptIte
   collect_finals(s, kept.item, pass.finals);
   __syncthreads();
 }
-
-/// Blocks of a launch wait for each other's sums by looking for them, so all are absent at first. A launch clears them
-/// itself, in the shadow of the first copies: a memset before it would cost 2.3 us in a graph (H200).
-class AbsentSums {
- public:
-  /// All threads, before anything else. end: behind the numbers that blocks hand each other.
-  __device__ __forceinline__ AbsentSums(const ChannelSpace& s, void* begin, void* end) : needed_(s.items_a_slab > 1) {
-    if (!needed_) return;
-    const auto count = static_cast<unsigned>((static_cast<char*>(end) - static_cast<char*>(begin)) / sizeof(uint4));
-    for (unsigned i = blockIdx.x * kChannelThreads + threadIdx.x; i < count; i += gridDim.x * kChannelThreads) {
-      static_cast<uint4*>(begin)[i] = {~0u, ~0u, ~0u, ~0u};
-    }
-    token_ = cooperative_groups::this_grid().barrier_arrive();
-  }
-  /// All threads, once, before the first sums are stored.
-  __device__ __forceinline__ void wait() {
-    if (needed_) cooperative_groups::this_grid().barrier_wait(std::move(token_));
-    needed_ = false;
-  }
-
- private:
-  bool needed_;
-  cooperative_groups::grid_group::arrival_token token_{};
-};
 
 /// What reduce does beside its own work: meets the other threads.
 struct KeptSteps {
@@ -117,7 +89,7 @@ __device__ __forceinline__ void run_kept_items(const ChannelSpace& s, void* coun
   __shared__ KeptItem items[2];  // this one and the next; one thread finds out which, while the others work
   unsigned number = blockIdx.x;
   if (threadIdx.x == 0) items[0] = KeptItem(s, number);
-  AbsentSums sums(s, pass.entries, counters);
+  AbsentSums sums(s.items_a_slab > 1, pass.entries, counters);
   __syncthreads();
   if (2 * (blockIdx.x / s.items_a_slab) >= gridDim.x / s.items_a_slab) pause(s.delay);
   {

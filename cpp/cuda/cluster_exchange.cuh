@@ -2,9 +2,9 @@
 // How the warps of a cluster add up two sums of a row while they work on other rows (sm_90).
 //
 // Turn     a row of a cluster's; every warp contributes its part of a turn, and some rows later asks for the whole.
-//          kExchangeDepth turns have memory of their own. A warp asks for turn i before it contributes to turn i + 2
-//          (to i + 1, where rows follow each other). So whoever contributes to turn i + kExchangeDepth knows that
-//          everybody has long read turn i: nobody ever waits for a slot to be free.
+//          kExchangeDepth turns, or as many as are wanted, have memory of their own. A warp asks for turn i before it
+//          contributes to turn i + depth / 2. So whoever contributes to turn i + depth knows that everybody has long
+//          read turn i: nobody ever waits for a slot to be free.
 // Barriers mbarriers in shared memory only; what goes to another block counts as bytes of that block's barrier, so that
 //          its arrival is the signal. cluster_arrive() / cluster_wait() before the first contribution (every block has
 //          initialised its barriers) and after the last turn (nobody's memory goes away while a peer writes to it).
@@ -68,25 +68,26 @@ struct ClusterBlocks {
 };
 
 /// Where in its memory a turn takes place, and how often that has been used before, modulo 2.
+template <int kDepth = kExchangeDepth>
 struct ExchangeTurn {
   int slot;
   int parity;
 
-  __device__ __forceinline__ explicit ExchangeTurn(int turn)
-      : slot(turn % kExchangeDepth), parity(turn / kExchangeDepth & 1) {}
+  __device__ __forceinline__ explicit ExchangeTurn(int turn) : slot(turn % kDepth), parity(turn / kDepth & 1) {}
 };
 
 /// An exchange that one more warp of each block serves: it merges what the block's warps contribute, sends that to all
 /// blocks of the cluster, and merges what they send. In static shared memory. Sums travel in N; the answer is of A.
-template <class N, class A>
+template <class N, class A, int kDepth = kExchangeDepth>
 class WarpExchange {
  public:
-  /// All lanes of one warp. warps: of this block that contribute.
-  __device__ __forceinline__ void init(int warps) {
+  /// All lanes of one warp. warps: of this block that contribute; givers: lanes that call given(), where blocks are no
+  /// cluster.
+  __device__ __forceinline__ void init(int warps, int givers = 1) {
     const int lane = threadIdx.x % kWarp;
-    if (lane < kExchangeDepth) {
+    if (lane < kDepth) {
       from_warps_[lane].init(warps);
-      from_blocks_[lane].init(1);
+      from_blocks_[lane].init(givers);
       answered_[lane].init(1);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -95,14 +96,14 @@ class WarpExchange {
   /// A working warp's part of a turn.
   __device__ __forceinline__ void contribute(int turn, int warp, const SumPair<N>& part) {
     if (threadIdx.x % kWarp != 0) return;
-    const int slot = ExchangeTurn(turn).slot;
+    const int slot = Turn(turn).slot;
     warps_[slot][warp] = part;
     from_warps_[slot].arrive();
   }
 
   /// Waits for the turn's answer.
   __device__ __forceinline__ SumPair<A> answer(int turn) {
-    const ExchangeTurn now(turn);
+    const Turn now(turn);
     answered_[now.slot].wait(now.parity);
     return answers_[now.slot];
   }
@@ -113,32 +114,48 @@ class WarpExchange {
   __device__ __forceinline__ SumPair<N> merge(int turn, int warps, int blocks, int rank, MergeWarps merge_warps,
                                               MergeBlocks merge_blocks) {
     const int lane = threadIdx.x % kWarp;
-    const ExchangeTurn now(turn);
+    const Turn now(turn);
     if (blocks > 1 && lane == 0) {
       from_blocks_[now.slot].arrive_and_expect(blocks * static_cast<int>(sizeof(SumPair<N>)));
     }
-    from_warps_[now.slot].wait(now.parity);
-    SumPair<N> pair = merge_warps(lane < warps ? warps_[now.slot][lane] : SumPair<N>{});
+    const SumPair<N> pair = merge_warps(of_warps(turn, warps));
     if (blocks == 1) return pair;
     if (lane < blocks) post(&blocks_[now.slot][rank], &from_blocks_[now.slot], lane, pair);
     from_blocks_[now.slot].wait(now.parity);
     return merge_blocks(lane < blocks ? blocks_[now.slot][lane] : SumPair<N>{});
   }
 
+  /// The serving warp: waits for what the warps contribute to a turn, a pair a lane, zeros where there is no such warp.
+  __device__ __forceinline__ SumPair<N> of_warps(int turn, int warps) {
+    const int lane = threadIdx.x % kWarp;
+    const Turn now(turn);
+    from_warps_[now.slot].wait(now.parity);
+    return lane < warps ? warps_[now.slot][lane] : SumPair<N>{};
+  }
+  /// Where blocks are no cluster: the serving warp has given the block's sums of a turn to the others, and what it has
+  /// seen is seen by the warp that takes theirs, once that has waited.
+  __device__ __forceinline__ void given(int turn) { from_blocks_[Turn(turn).slot].arrive(); }
+  __device__ __forceinline__ void wait_until_given(int turn) {
+    const Turn now(turn);
+    from_blocks_[now.slot].wait(now.parity);
+  }
+
   /// One lane of the serving warp.
   __device__ __forceinline__ void publish(int turn, const SumPair<A>& answer) {
-    const int slot = ExchangeTurn(turn).slot;
+    const int slot = Turn(turn).slot;
     answers_[slot] = answer;
     answered_[slot].arrive();
   }
 
  private:
-  Mbarrier from_warps_[kExchangeDepth];
-  Mbarrier from_blocks_[kExchangeDepth];
-  Mbarrier answered_[kExchangeDepth];
-  SumPair<N> warps_[kExchangeDepth][kClusterWarps];
-  SumPair<N> blocks_[kExchangeDepth][kMaxCluster];
-  SumPair<A> answers_[kExchangeDepth];
+  using Turn = ExchangeTurn<kDepth>;
+
+  Mbarrier from_warps_[kDepth];
+  Mbarrier from_blocks_[kDepth];
+  Mbarrier answered_[kDepth];
+  SumPair<N> warps_[kDepth][kClusterWarps];
+  SumPair<N> blocks_[kDepth][kMaxCluster];
+  SumPair<A> answers_[kDepth];
 };
 
 /// An exchange without a serving warp, for kernels that have no registers to spare for one: every warp sends its part
@@ -161,7 +178,7 @@ class DirectExchange {
   /// Part `own` of `parts`, to each of the blocks.
   __device__ __forceinline__ void contribute(int turn, void* shared, int own, int parts, int blocks,
                                              const SumPair<A>& part) {
-    const int slot = ExchangeTurn(turn).slot;
+    const int slot = ExchangeTurn<>(turn).slot;
     if (threadIdx.x == 0) arrived_[slot].arrive_and_expect(parts * static_cast<int>(sizeof(SumPair<A>)));
     const SumPair<A>* to = static_cast<SumPair<A>*>(shared) + slot * parts + own;
     const int lane = threadIdx.x % kWarp;
@@ -170,7 +187,7 @@ class DirectExchange {
 
   /// Waits for the turn's sums.
   __device__ __forceinline__ SumPair<A> answer(int turn, const void* shared, int parts) {
-    const ExchangeTurn now(turn);
+    const ExchangeTurn<> now(turn);
     arrived_[now.slot].wait(now.parity);
     const SumPair<A>* from = static_cast<const SumPair<A>*>(shared) + now.slot * parts;
     SumPair<A> sum{};

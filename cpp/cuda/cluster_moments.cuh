@@ -12,6 +12,29 @@ namespace normact::cuda {
 
 #if __CUDA_ARCH__ >= 900
 
+/// Sum, and sum of squares about the mean, of kCount parts a lane, from those of each about its own mean. count(i),
+/// reciprocal_count(i): of the elements of a lane's part i, 0 where it has none; reciprocal_total: of all elements.
+template <NormKind kKind, int kCount, class Count, class ReciprocalCount>
+__device__ __forceinline__ SumPair<double> merge_parts(const SumPair<double> (&part)[kCount], Count count,
+                                                       ReciprocalCount reciprocal_count, double reciprocal_total) {
+  SumPair<double> lane{0, 0};
+  if constexpr (kKind == NormKind::layer) {
+#pragma unroll
+    for (const SumPair<double>& of : part) lane.first += of.first;
+    lane.first = warp_sum(lane.first);
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if constexpr (kKind == NormKind::layer) {
+      const Moments<double> moments{part[i].first * reciprocal_count(i), part[i].second, count(i)};
+      lane.second += recentred(moments, lane.first * reciprocal_total);
+    } else {
+      lane.second += part[i].second;
+    }
+  }
+  return {lane.first, warp_sum(lane.second)};
+}
+
 /// Parts of a whole, one a lane, as the exchange merges them.
 struct RowParts {
   double count;  // elements of this lane's part; 0 if it has none
@@ -21,16 +44,11 @@ struct RowParts {
   __device__ RowParts(int elements, int total)
       : count(elements), reciprocal_count(elements > 0 ? 1.0 / elements : 0.0), reciprocal_total(1.0 / max(total, 1)) {}
 
-  /// Sum and sum of squares about the mean of all lanes' parts, from those of this lane's about its own mean.
   template <NormKind kKind>
   __device__ __forceinline__ SumPair<double> merge(const SumPair<double>& part) const {
-    if constexpr (kKind == NormKind::layer) {
-      const double sum = warp_sum(part.first);
-      const Moments<double> moments{part.first * reciprocal_count, part.second, count};
-      return {sum, warp_sum(recentred(moments, sum * reciprocal_total))};
-    } else {
-      return {0, warp_sum(part.second)};
-    }
+    const SumPair<double> parts[1] = {part};
+    return merge_parts<kKind>(
+        parts, [&](int) { return count; }, [&](int) { return reciprocal_count; }, reciprocal_total);
   }
 };
 

@@ -157,35 +157,38 @@ Status launch_plane_backward(const ChannelInputGradient& problem, ChannelPasses 
 
 inline LaunchShape ring_shape(const ChannelPlan& plan) {
   LaunchShape shape = channel_shape(plan);
-  shape.block = dim3(static_cast<unsigned>(plan.ring.threads + kClusterServants * kWarp));
+  const int servants = plan.ring.clusters ? kClusterServants : kTeamServants;
+  shape.block = dim3(static_cast<unsigned>(plan.ring.threads + servants * kWarp));
   shape.cluster = plan.cluster;
-  return shape.chained();
+  return shape.together ? shape : shape.chained();
 }
 
 template <class T>
 Status launch_ring_forward(const ChannelForward& p, const ChannelPlan& plan, const Launch& launch) {
   using A = Accumulator<T>;
-  auto* entries = static_cast<MomentsEntry<A>*>(ChannelWorkspace(launch, plan).entries());
+  const ChannelWorkspace workspace(launch, plan);
+  auto* entries = static_cast<MomentsEntry<A>*>(workspace.entries());
   return with_act<T>(p.activation.kind, [&](auto act) {
     const auto run = [&](auto several) {
       return launch_kernel<ring_forward_kernel<T, decltype(act), decltype(several)::value>>(
           "ring norm forward kernel launch", ring_shape(plan), launch, ForwardProblem<A>(p),
-          PlaneSpace(p, p.x, plan.apply), plan.ring, entries);
+          PlaneSpace(p, p.x, plan.apply), plan.ring, entries, workspace.finals(), workspace.counters());
     };
-    return plan.ring.channels > 0 ? run(std::true_type{}) : run(std::false_type{});
+    return plan.ring.several ? run(std::true_type{}) : run(std::false_type{});
   });
 }
 
 template <class T>
 Status launch_ring_backward(const BackwardProblem<Accumulator<T>>& p, const ChannelPlan& plan, const Launch& launch) {
-  auto* entries = static_cast<NumberPair<Accumulator<T>>*>(ChannelWorkspace(launch, plan).entries());
+  const ChannelWorkspace workspace(launch, plan);
+  auto* entries = static_cast<NumberPair<Accumulator<T>>*>(workspace.entries());
   return with_act<T>(p.activation.kind, [&](auto act) {
     const auto run = [&](auto several) {
       return launch_kernel<ring_backward_kernel<T, decltype(act), decltype(several)::value>>(
           "ring norm backward kernel launch", ring_shape(plan), launch, p, PlaneSpace(p, p.x, plan.apply), plan.ring,
-          entries);
+          entries, workspace.finals(), workspace.counters());
     };
-    return plan.ring.channels > 0 ? run(std::true_type{}) : run(std::false_type{});
+    return plan.ring.several ? run(std::true_type{}) : run(std::false_type{});
   });
 }
 

@@ -109,7 +109,8 @@ inline void check_slabs(const ChannelRequest& r, const ChannelPlan& plan) {
 inline void check_ring_channels(const ChannelRequest& r, const ChannelPlan& plan) {
   const normact::RingDivision& d = plan.ring;
   const int64_t run = r.geometry.places * size_of(r.dtype) / 16, last = plan.units - 1;
-  CHECK(d.channels > 0 && d.channels <= normact::kRingChannels && d.parts == plan.parts);
+  CHECK(d.several && d.channels <= normact::kRingChannels && d.parts == plan.parts);
+  CHECK(r.kept == 1 || d.lead <= (normact::kRingSums - 2) * d.chunks);
   for (int64_t first = 0; first <= last; first += d.packs_a_block) {
     const int64_t end = std::min(first + d.packs_a_block - 1, last);
     CHECK(end / run - first / run < d.channels);
@@ -118,7 +119,7 @@ inline void check_ring_channels(const ChannelRequest& r, const ChannelPlan& plan
   for (int64_t begin = 0; begin <= last; begin += run)
     CHECK((begin + run - 1) / d.packs_a_block - begin / d.packs_a_block < d.parts);
   const int pair = 2 * accumulator_bytes(r.dtype), sums = r.kept > 1 ? normact::kRingSums * d.rounds * d.warps : 0;
-  CHECK_EQ(plan.parameter_bytes, ((d.stages + 1) * d.channels + sums) * pair);
+  CHECK_EQ(plan.parameter_bytes, (d.tables * (d.channels + 1) + sums) * pair);
 }
 
 /// Every pack of a set is in one thread of one block, none of which is without, and the ring has room.
@@ -128,15 +129,25 @@ inline void check_rings(const ChannelRequest& r, const ChannelPlan& plan) {
   CHECK(plan.apply.packs == plan.units && plan.apply.parts == 1);
   CHECK(d.warps >= 1 && d.warps <= normact::kClusterWarps && d.threads == d.warps * 32);
   CHECK_EQ(d.packs_a_block, d.threads * d.rounds);
-  CHECK(d.packs_a_block * plan.cluster >= plan.units && d.packs_a_block * (plan.cluster - 1) < plan.units);
+  CHECK(d.packs_a_block * int64_t{d.blocks} >= plan.units && d.packs_a_block * (d.blocks - int64_t{1}) < plan.units);
+  CHECK(d.clusters ? plan.cluster == d.blocks : plan.cluster == 1 && d.blocks <= normact::kRingTeam);
+  CHECK_EQ(plan.waits_together(), !d.clusters);
+  if (!d.clusters) {
+    CHECK(plan.blocks <= kHopper.multiprocessors);
+    const size_t pair = r.kept > 1 ? 8 : 16;
+    CHECK(plan.counters - plan.finals >= pair * static_cast<size_t>(plan.apply.sets) * static_cast<size_t>(d.blocks));
+  }
   CHECK(d.rounds_a_chunk * d.chunks >= d.rounds && d.rounds_a_chunk * (d.chunks - 1) < d.rounds);
-  CHECK(d.stages >= 1 && d.stages * d.chunks <= normact::kRingChunks);
-  CHECK_EQ(plan.kept_bytes, d.stages * d.packs_a_block * 16 * r.staged);
+  CHECK(d.slots >= d.chunks && d.slots <= normact::kRingChunks);
+  // What is summed before a set's sums are asked for is in the ring, and its exchange has room.
+  CHECK(d.lead >= -d.chunks && d.lead <= d.slots - d.chunks);
+  CHECK(d.lead < 0 || 2 * (d.lead / d.chunks + 1) <= normact::kRingDepth);
+  CHECK_EQ(plan.kept_bytes, d.ring_rounds * d.threads * 16 * r.staged);
   CHECK(plan.kept_bytes + plan.parameter_bytes <= kHopper.shared_memory_block);
-  CHECK(plan.blocks % plan.cluster == 0 && plan.blocks / plan.cluster <= plan.apply.sets);
-  CHECK(!plan.waits_together() && plan.counter_bytes == 0);
+  CHECK(plan.blocks % d.blocks == 0 && plan.blocks / d.blocks <= plan.apply.sets && plan.counter_bytes == 0);
   if (r.geometry.channels > r.geometry.groups) return check_ring_channels(r, plan);
-  CHECK(plan.parts == 1 && d.channels == 0 && plan.parameter_bytes == 0);
+  CHECK(plan.parts == 1 && d.channels == 1 && !d.several);
+  CHECK_EQ(plan.parameter_bytes, d.tables * 2 * 2 * accumulator_bytes(r.dtype));
 }
 
 /// What is true of a plan that has no items; false if it has.

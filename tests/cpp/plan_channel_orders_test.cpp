@@ -74,8 +74,8 @@ TEST(whole_planes_go_by_launches) {
   CHECK(!goes(forward(Layout::planes, 3, 256, 784, 0, DType::bf16, 2)));  // no whole packs
   CHECK(!goes(forward(Layout::planes, 8, 256, 788, 0)));
   CHECK(!goes(forward(Layout::planes, 3, 256, 784, 0, DType::f64)));
-  CHECK(goes(forward(Layout::planes, 256, 64, 12544, 0)));  // sets that no cluster has room for
-  CHECK(goes(forward(Layout::planes, 1, 128, 1310720, 32)));
+  CHECK(goes(forward(Layout::planes, 1024, 16, 12544, 0)));  // rings have room for a set and no more
+  CHECK(goes(forward(Layout::planes, 1, 128, 1310720, 8)));  // or for none
   CHECK(goes(forward(Layout::planes, 2, 150, 16, 1)));
   CHECK(!goes(forward(Layout::planes, 1024, 64, 16, 32)));  // groups of four packs
   CHECK(!goes(forward(Layout::planes, 2, 2304, 8, 1)));     // parts of more channels than threads
@@ -98,14 +98,15 @@ TEST(sets_of_planes_go_through_clusters) {
   ChannelForward p = forward(Layout::planes, 64, 256, 3136, 0);
   ChannelPlan plan = plan_of(p);
   CHECK(plan.order == ChannelOrder::rings);
-  CHECK(plan.cluster == 4 && plan.blocks == 120 && plan.ring.stages == 2);
+  CHECK(plan.cluster == 4 && plan.blocks == 120 && plan.ring.slots == 2 * plan.ring.chunks && plan.ring.lead == 1);
   CHECK_EQ(plan.ring.packs_a_block, 6272);  // 14 warps have as many each
   CHECK_EQ(plan.workspace_bytes, size_t{0});
   CHECK_EQ(plan_of(p, 14).blocks, 104);
   plan = plan_of(backward(p));
   CHECK(plan.order == ChannelOrder::rings && plan.cluster == 8 && plan.workspace_bytes == 0);
   p.addend = p.x;
-  CHECK_EQ(plan_of(p).kept_bytes, 2 * plan_of(p).ring.packs_a_block * 16 * plan_of(p).ring.stages);
+  plan = plan_of(p);
+  CHECK_EQ(plan.kept_bytes, 2 * plan.ring.ring_rounds * plan.ring.threads * 16);
   ChannelBackward again = backward(p);  // h, from x and addend
   again.addend = p.x;
   again.activation.kind = NORMACT_ACTIVATION_SILU;
@@ -144,7 +145,6 @@ TEST(sets_of_planes_go_through_clusters) {
   CHECK(!goes(forward(Layout::planes, 8, 256, 4096, 256)));  // short turns
   CHECK(!goes(forward(Layout::planes, 512, 256, 256, 0)));   // small planes
   CHECK(!goes(forward(Layout::planes, 64, 256, 3132, 0)));   // no whole packs
-  CHECK(!goes(forward(Layout::planes, 256, 64, 12544, 0)));  // no cluster has room for a set
   CHECK(!goes(forward(Layout::rows, 64, 256, 3136, 0)));
 }
 
@@ -153,12 +153,12 @@ TEST(groups_of_planes_go_through_clusters) {
   const auto goes_back = [](const ChannelForward& of) { return plan_of(backward(of)).order == ChannelOrder::rings; };
   ChannelForward p = forward(Layout::planes, 8, 320, 4096, 32);
   ChannelPlan plan = plan_of(p);
-  CHECK(goes(p) && plan.cluster == 1 && plan.ring.stages == 2 && plan.ring.channels == 10);
+  CHECK(goes(p) && plan.cluster == 1 && plan.ring.slots == 2 * plan.ring.chunks && plan.ring.channels == 10);
   CHECK_EQ(plan.workspace_bytes, size_t{0});
   plan = plan_of(backward(p));
-  CHECK(goes_back(p) && plan.cluster == 2 && plan.ring.channels == 5);
+  CHECK(goes_back(p) && plan.cluster == 1 && plan.ring.lead < 0);  // a ring has room for little more than a set
   CHECK_EQ(plan.workspace_bytes, size_t{8 * 320 * 8});
-  plan = plan_of(backward(forward(Layout::planes, 22, 24, 32768, 6)));
+  plan = plan_of(backward(forward(Layout::planes, 22, 24, 32768, 6, DType::f32)));
   CHECK(plan.order == ChannelOrder::rings && plan.cluster > 2 && plan.parts > 1);
   // The shapes of test_channel_rings.py.
   for (const DType dtype : {DType::bf16, DType::f32}) {
@@ -171,9 +171,33 @@ TEST(groups_of_planes_go_through_clusters) {
     const ChannelForward uneven = groups(10, 96, 5000, 8);  // a warp's packs of two channels
     CHECK(goes(uneven) && !goes_back(uneven));
   }
-  CHECK(!goes(forward(Layout::planes, 32, 512, 256, 32)));    // short turns
-  CHECK(!goes(forward(Layout::planes, 64, 4096, 64, 32)));    // small planes
-  CHECK(!goes(forward(Layout::planes, 2, 128, 262144, 32)));  // no cluster has room for a group
-  CHECK(!goes(forward(Layout::planes, 2, 8, 131072, 2)));     // few blocks
+  CHECK(!goes(forward(Layout::planes, 32, 512, 256, 32)));  // short turns
+  CHECK(!goes(forward(Layout::planes, 64, 4096, 64, 32)));  // small planes
+  CHECK(!goes(forward(Layout::planes, 2, 8, 131072, 2)));   // few blocks
   CHECK(!goes(forward(Layout::rows, 8, 320, 4096, 32)));
+}
+
+TEST(sets_too_large_for_clusters_go_through_teams) {
+  const auto goes = [](const ChannelPlan& of) { return of.order == ChannelOrder::rings && !of.ring.clusters; };
+  ChannelForward p = forward(Layout::planes, 1, 128, 20 * 65536, 32);
+  ChannelPlan plan = plan_of(p);
+  CHECK(goes(plan) && plan.cluster == 1 && plan.blocks == plan.ring.blocks && plan.blocks > 120);
+  CHECK(plan.waits_together() && plan.ring.lead >= plan.ring.chunks);  // an exchange has the time of a turn
+  CHECK(plan.workspace_bytes >= 32 * static_cast<size_t>(plan.blocks) * 16);
+  CHECK_EQ(plan_of(p, 100).waits_together(), false);  // 32 blocks have no room for a set
+  p = forward(Layout::planes, 256, 64, 12544, 0);
+  CHECK(goes(plan_of(p)));
+  CHECK(plan_of(p, 12).blocks <= 120);
+  plan = plan_of(backward(p));
+  CHECK(goes(plan) && plan.blocks / plan.ring.blocks == 2);
+  p.addend = p.x;  // less is gained by reading x once
+  CHECK(plan_of(p).order == ChannelOrder::launches);
+  // The shapes of test_channel_teams.py.
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    const auto both = [&](const ChannelForward& of) { return goes(plan_of(of)) && goes(plan_of(backward(of))); };
+    CHECK(both(forward(Layout::planes, 7, 14, 512 * 512, 0, dtype)));
+    CHECK(both(forward(Layout::planes, 2, 6, 1200 * 1600, 6, dtype)));
+    CHECK(both(forward(Layout::planes, 1, 30, 1024 * 800, 10, dtype)));
+  }
+  CHECK(!goes(plan_of(forward(Layout::planes, 10, 4, 512 * 512, 0))));  // small
 }
