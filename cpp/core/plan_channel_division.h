@@ -85,7 +85,7 @@ bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelT
 /// A whole plan of slabs in the shared memory of clusters; false if they do not fit, or other ways are faster.
 bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* plan);
 
-/// A whole plan of sets that go through the shared memory of clusters; false if they cannot, or are too small.
+/// A whole plan of sets that go through the shared memory of teams of blocks; false if they cannot, or are too small.
 bool plan_rings(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan);
 
 /// A whole plan of launches for each pass over planes; false if they cannot.

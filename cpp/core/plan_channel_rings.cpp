@@ -92,7 +92,7 @@ bool divide_rounds(const ChannelRequest& r, const DeviceInfo& device, int rounds
 }
 
 /// Chunks that are summed before those of a set are asked for: what the ring has room for beside the set, but for what
-/// is on its way.
+/// is on its way. A cluster's exchange is short: one is enough.
 int lead_of(const ChannelRequest& r, const RingDivision& d) {
   const int64_t chunk_bytes = int64_t{d.rounds_a_chunk} * d.threads * kPackBytes * r.staged;
   const int64_t flight_bytes = d.clusters ? kClusterFlightBytes : kTeamFlightBytes;
@@ -167,7 +167,17 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, int64_t sets, int
   return true;
 }
 
-/// The fastest of all divisions; none has teams.
+/// Whether turns are long enough, or few, and enough blocks work.
+bool is_large(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, int64_t sets,
+              const Rings& of) {
+  if (group_channels(r) == 1) {
+    return of.turn_bytes >= tuning.ring_turn_bytes || ceil_div(sets, of.teams) <= tuning.ring_small_turns;
+  }
+  const bool busy = of.blocks() * 100 >= tuning.ring_group_blocks * device.multiprocessors;
+  return busy && of.turn_bytes >= tuning.ring_group_bytes;
+}
+
+/// The fastest of all divisions, of teams that are no clusters only those that are large; none has teams.
 Rings best_rings(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, int64_t sets,
                  int64_t packs) {
   Rings best{};
@@ -175,6 +185,7 @@ Rings best_rings(const ChannelRequest& r, const DeviceInfo& device, const Channe
     Rings other{};
     other.division.clusters = clusters;
     if (!divide(r, device, sets, packs, blocks, teams, cluster_bytes, &other)) return;
+    if (!clusters && !is_large(r, device, tuning, sets, other)) return;
     if (best.teams == 0 || other.time < best.time) best = other;
   };
   const bool several = group_channels(r) > 1, pairs = several && sets * packs * kPackBytes < tuning.ring_wide_bytes;
@@ -208,11 +219,7 @@ bool plan_rings(const ChannelRequest& r, const DeviceInfo& device, const Channel
                 packs = g.places / width_of(r) * (channel ? g.samples : group_channels(r));
   if (sets * packs * kPackBytes < tuning.ring_bytes || sets > kMostNumbers) return false;
   const Rings best = best_rings(r, device, tuning, sets, packs);
-  if (best.teams == 0) return false;
-  const int64_t turns = ceil_div(sets, best.teams);
-  if (several && best.turn_bytes < tuning.ring_group_bytes) return false;
-  if (several && best.blocks() * 100 < tuning.ring_group_blocks * device.multiprocessors) return false;
-  if (!several && best.turn_bytes < tuning.ring_turn_bytes && turns > tuning.ring_small_turns) return false;
+  if (best.teams == 0 || !is_large(r, device, tuning, sets, best)) return false;
   const RingDivision& division = best.division;
   ChannelPlan& plan = *to;
   plan = {};

@@ -18,6 +18,7 @@
 
 #include "cuda/channel_planes.cuh"
 #include "cuda/channel_statistics.cuh"
+#include "cuda/device.h"
 #include "cuda/team_exchange.cuh"
 
 namespace normact::cuda {
@@ -48,7 +49,6 @@ struct RingSlot {
   int chunk = 0;  // of its set
   int round = 0, rounds = 0;
 
-  RingSlot() = default;
   __device__ __forceinline__ explicit RingSlot(const RingDivision& d) : rounds(d.rounds_of(0)) {}
 
   __device__ __forceinline__ void advance(const RingDivision& d) {
@@ -232,7 +232,8 @@ class RingFetcher {
     if (share.fetches()) load_parameters(0);
   }
 
-  /// What the ring holds at once.
+  /// What the ring holds at once, each chunk with what belongs to its set: all copies before that were slower (18.9 and
+  /// 20.2 us for the forward of 32x512x28x28).
   __device__ __forceinline__ void fill() { fetch_until(share.d.slots); }
   /// The rest, each chunk as soon as all working warps have done with what is in its slot.
   __device__ __forceinline__ void go_on() { fetch_until(share.turns * share.d.chunks); }

@@ -325,6 +325,7 @@ __global__ void __launch_bounds__(kChannelRingThreads, 1)
     BackwardRingExchange<A> exchange;
     ChannelRingBarriers barriers;
   };
+  static_assert(sizeof(BlockMemory) <= kStaticSharedReserve);
   __shared__ BlockMemory block_memory;
   auto& [exchange, barriers] = at_known_address(block_memory);
   const ChannelView* const third = kSeveral || kIdentity<T, Act> ? nullptr : slope_view(p);

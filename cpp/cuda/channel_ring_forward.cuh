@@ -189,6 +189,7 @@ __global__ void __launch_bounds__(kChannelRingThreads, 1)
     ForwardRingExchange<A> exchange;
     ChannelRingBarriers barriers;
   };
+  static_assert(sizeof(BlockMemory) <= kStaticSharedReserve);
   __shared__ BlockMemory block_memory;
   auto& [exchange, barriers] = at_known_address(block_memory);
   const bool adds = p.addend.data != nullptr;

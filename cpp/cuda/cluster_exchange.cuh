@@ -77,7 +77,8 @@ struct ExchangeTurn {
 };
 
 /// An exchange that one more warp of each block serves: it merges what the block's warps contribute, sends that to all
-/// blocks of the cluster, and merges what they send. In static shared memory. Sums travel in N; the answer is of A.
+/// blocks of the cluster, and merges what they send; or gives it to blocks that are no cluster, whose sums another warp
+/// takes (team_exchange.cuh). In static shared memory. Sums travel in N; the answer is of A.
 template <class N, class A, int kDepth = kExchangeDepth>
 class WarpExchange {
  public:
@@ -151,7 +152,7 @@ class WarpExchange {
   using Turn = ExchangeTurn<kDepth>;
 
   Mbarrier from_warps_[kDepth];
-  Mbarrier from_blocks_[kDepth];
+  Mbarrier from_blocks_[kDepth];  // or that the block's sums are given, where blocks are no cluster
   Mbarrier answered_[kDepth];
   SumPair<N> warps_[kDepth][kClusterWarps];
   SumPair<N> blocks_[kDepth][kMaxCluster];

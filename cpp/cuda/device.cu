@@ -11,7 +11,6 @@ namespace normact::cuda {
 namespace {
 
 constexpr int kMaxDevices = 64;
-constexpr int kStaticSharedReserve = 4096;  // for the kernels' static shared memory
 
 struct Entry {
   std::once_flag once;

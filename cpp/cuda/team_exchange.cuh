@@ -31,6 +31,7 @@ struct HandedAs<SumPair<double>> {
 template <class N>
 struct TeamPlaces {
   static constexpr int kParts = kRingTeam / kWarp;  // blocks whose sums a lane takes
+  static_assert(kRingTeam % kWarp == 0);
 
   SumPair<N>* places;
   int blocks, rank;  // of the team, of this one

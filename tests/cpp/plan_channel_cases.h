@@ -110,7 +110,6 @@ inline void check_ring_channels(const ChannelRequest& r, const ChannelPlan& plan
   const normact::RingDivision& d = plan.ring;
   const int64_t run = r.geometry.places * size_of(r.dtype) / 16, last = plan.units - 1;
   CHECK(d.several && d.channels <= normact::kRingChannels && d.parts == plan.parts);
-  CHECK(r.kept == 1 || d.lead <= (normact::kRingSums - 2) * d.chunks);
   for (int64_t first = 0; first <= last; first += d.packs_a_block) {
     const int64_t end = std::min(first + d.packs_a_block - 1, last);
     CHECK(end / run - first / run < d.channels);
@@ -120,6 +119,37 @@ inline void check_ring_channels(const ChannelRequest& r, const ChannelPlan& plan
     CHECK((begin + run - 1) / d.packs_a_block - begin / d.packs_a_block < d.parts);
   const int pair = 2 * accumulator_bytes(r.dtype), sums = r.kept > 1 ? normact::kRingSums * d.rounds * d.warps : 0;
   CHECK_EQ(plan.parameter_bytes, (d.tables * (d.channels + 1) + sums) * pair);
+}
+
+/// A slot has the same rounds of the ring each time, as many as its chunk needs.
+inline void check_ring_slots(const normact::RingDivision& d) {
+  int round = 0;
+  for (int i = 0; i < 3 * d.slots * d.chunks; ++i) {
+    const int slot = i % d.slots, chunk = i % d.chunks;
+    if (slot == 0) round = 0;
+    if (d.slots % d.chunks != 0) CHECK_EQ(round, slot * d.rounds_a_chunk);
+    CHECK(d.rounds_of(chunk) >= std::min(d.rounds - chunk * d.rounds_a_chunk, d.rounds_a_chunk));
+    round += d.rounds_of(chunk);
+    CHECK(round <= d.ring_rounds);
+  }
+}
+
+/// As run_ring (cuda/channel_ring.cuh) does: what is summed is in the ring, and has what it uses of its set for itself.
+inline void check_ring_turns(const normact::RingDivision& d, bool keeps_sums) {
+  const int turns = 14, chunks = turns * d.chunks;
+  int summed = 0, received = -1;
+  for (int written = 0; written < chunks; ++written) {
+    const int turn = written / d.chunks;
+    for (; summed < std::min(chunks, std::max((turn + 1) * d.chunks, written + d.chunks + d.lead)); ++summed) {
+      CHECK(summed - d.slots < written);  // its slot has been released, if it was used before
+      const int set = summed / d.chunks;
+      CHECK(set - normact::kRingDepth / 2 <= received);            // WarpExchange
+      if (keeps_sums) CHECK(set - normact::kRingSums < received);  // RingShare::round_sums
+    }
+    if (written % d.chunks == 0) received = turn;
+  }
+  CHECK_EQ(d.tables & (d.tables - 1), 0);
+  CHECK(d.tables * d.chunks >= d.slots + d.chunks);  // RingShare::statistics
 }
 
 /// Every pack of a set is in one thread of one block, none of which is without, and the ring has room.
@@ -133,15 +163,14 @@ inline void check_rings(const ChannelRequest& r, const ChannelPlan& plan) {
   CHECK(d.clusters ? plan.cluster == d.blocks : plan.cluster == 1 && d.blocks <= normact::kRingTeam);
   CHECK_EQ(plan.waits_together(), !d.clusters);
   if (!d.clusters) {
-    CHECK(plan.blocks <= kHopper.multiprocessors);
+    CHECK(plan.blocks <= kHopper.multiprocessors - r.sm_margin);
     const size_t pair = r.kept > 1 ? 8 : 16;
     CHECK(plan.counters - plan.finals >= pair * static_cast<size_t>(plan.apply.sets) * static_cast<size_t>(d.blocks));
   }
   CHECK(d.rounds_a_chunk * d.chunks >= d.rounds && d.rounds_a_chunk * (d.chunks - 1) < d.rounds);
   CHECK(d.slots >= d.chunks && d.slots <= normact::kRingChunks);
-  // What is summed before a set's sums are asked for is in the ring, and its exchange has room.
-  CHECK(d.lead >= -d.chunks && d.lead <= d.slots - d.chunks);
-  CHECK(d.lead < 0 || 2 * (d.lead / d.chunks + 1) <= normact::kRingDepth);
+  check_ring_slots(d);
+  check_ring_turns(d, d.several && r.kept > 1);
   CHECK_EQ(plan.kept_bytes, d.ring_rounds * d.threads * 16 * r.staged);
   CHECK(plan.kept_bytes + plan.parameter_bytes <= kHopper.shared_memory_block);
   CHECK(plan.blocks % d.blocks == 0 && plan.blocks / d.blocks <= plan.apply.sets && plan.counter_bytes == 0);
