@@ -140,3 +140,18 @@ def check(
     """Both directions."""
     check_forward(device, problem, layout, other)
     check_backward(device, problem, layout, other)
+
+
+def check_repeats(device: Device, problem: Problem) -> None:
+    """Over x and over dy or not, the same bits each time."""
+    found = []
+    for in_place in (False, False, False, True):
+        given = arrays(device, problem)
+        y = forward(problem, given, **({"out": given.x} if in_place else {}))
+        assert not in_place or y is given.x
+        given = arrays(device, problem)
+        result = backward(problem, given, **({"out": given.dy} if in_place else {}))
+        found.append([device.bits(of) for of in (y, result.dx, result.dweight, result.dbias)])
+    for other in found[1:]:
+        for of, again in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(of, again)

@@ -14,7 +14,7 @@ import pytest
 import normact
 from activation_cases import Kind
 from channel_cases import Problem, fused_problem
-from channel_checks import arrays, backward, check, forward
+from channel_checks import arrays, check, check_repeats, forward
 from devices import Device
 from test_channel_planes import every_second_channel
 
@@ -118,14 +118,4 @@ def test_elements_far_from_the_mean(device: Device, shape: tuple[int, ...], outl
 def test_in_place_and_again(device: Device, op: str, dtype: str) -> None:
     """Over x and over dy, with the same bits each time."""
     problem = fused_problem(op, SHAPES[1] if op != "group_norm" else (50, 12, 96, 96), dtype)
-    found = []
-    for in_place in (False, False, True):
-        given = arrays(device, problem)
-        y = forward(problem, given, **({"out": given.x} if in_place else {}))
-        assert not in_place or y is given.x
-        given = arrays(device, problem)
-        result = backward(problem, given, **({"out": given.dy} if in_place else {}))
-        found.append([device.bits(of) for of in (y, result.dx, result.dweight, result.dbias)])
-    for other in found[1:]:
-        for of, again in zip(found[0], other, strict=True):
-            np.testing.assert_array_equal(of, again)
+    check_repeats(device, problem)

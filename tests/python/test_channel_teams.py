@@ -15,7 +15,7 @@ import pytest
 import normact
 from activation_cases import Kind
 from channel_cases import Problem, fused_problem
-from channel_checks import arrays, backward, check, forward
+from channel_checks import check, check_repeats
 from devices import Device
 
 pytestmark = pytest.mark.cuda
@@ -46,16 +46,7 @@ def test_large_sets(device: Device, dtype: str, kind: str) -> None:
 def test_the_same_bits_again(device: Device, kind: str) -> None:
     """In place or not, whatever the workspace held, and whoever came first."""
     problem = dataclasses.replace(PROBLEMS[kind], dtype="bfloat16")
-    found = []
-    for in_place in (False, False, False, True):
-        given = arrays(device, problem)
-        y = forward(problem, given, **({"out": given.x} if in_place else {}))
-        given = arrays(device, problem)
-        result = backward(problem, given, **({"out": given.dy} if in_place else {}))
-        found.append([device.bits(of) for of in (y, result.dx, result.dweight, result.dbias)])
-    for other in found[1:]:
-        for of, again in zip(found[0], other, strict=True):
-            np.testing.assert_array_equal(of, again)
+    check_repeats(device, problem)
 
 
 @pytest.mark.parametrize("outlier", [np.inf, np.nan])
