@@ -70,7 +70,7 @@ def _run(forward: Forward, case: Case, o: Operands) -> Run:
 
 
 def torch_eager(case: Case, o: Operands) -> Run:
-    if case.kind == "layer_norm" and case.direction == "backward" and not case.images:
+    if case.op in ("layer_norm", "add_layer_norm") and case.direction == "backward" and not case.images:
         return _torch_layer_norm_backward(case, o)
     if case.family == "pointwise" and case.direction == "backward" and case.kind in BACKWARDS:
         return _torch_activation_backward(case, o)
@@ -181,8 +181,8 @@ def quack(case: Case, o: Operands) -> Run:
         raise MissingError(f"no benchmark of {case.op} calls QuACK")
     _last_axis_only(case, "QuACK")
     ops = require("quack.rmsnorm")
-    if case.op == "add_layer_norm":
-        raise MissingError("QuACK has no add_layer_norm")
+    if case.op == "add_layer_norm" or case.operation.applied:
+        raise MissingError(f"QuACK has no {case.op}")
     forward = case.direction == "forward"
     if case.op == "layer_norm":  # takes fp32 parameters only
         weight, bias = o.weight.float(), o.bias.float()
@@ -244,6 +244,7 @@ def jax_jit(case: Case, o: Operands) -> Run:
 
 def _jax_norm(case: Case, jax: ModuleType) -> Callable[..., tuple]:
     jnp = jax.numpy
+    act = _jax_function(case.operation.applied or "identity", jax)
     trailing = (1,) * (len(case.shape) - 1 - case.axis % len(case.shape))
 
     def norm(x, weight, bias=None, residual=None):
@@ -252,13 +253,13 @@ def _jax_norm(case: Case, jax: ModuleType) -> Callable[..., tuple]:
         mean = s32.mean(case.axis, keepdims=True) if case.kind == "layer_norm" else 0.0
         rstd = jax.lax.rsqrt(jnp.square(s32 - mean).mean(case.axis, keepdims=True) + case.eps)
         y = (s32 - mean) * rstd * weight.astype(jnp.float32).reshape(-1, *trailing)
-        y = (y if bias is None else y + bias.astype(jnp.float32).reshape(-1, *trailing)).astype(x.dtype)
+        y = act((y if bias is None else y + bias.astype(jnp.float32).reshape(-1, *trailing)).astype(x.dtype))
         return (y,) if residual is None else (y, s)
 
     return norm
 
 
-def _jax_activation(case: Case, jax: ModuleType) -> Callable[..., tuple]:
+def _jax_function(kind: str, jax: ModuleType) -> Callable:
     nn, jnp = jax.nn, jax.numpy
     own = {
         "identity": jnp.copy,
@@ -270,8 +271,12 @@ def _jax_activation(case: Case, jax: ModuleType) -> Callable[..., tuple]:
         "hardswish": nn.hard_swish,
         "hardsigmoid": nn.hard_sigmoid,
     }
-    kind, layout = case.operation.activation, case.operation.layout
-    act = own[kind] if kind in own else getattr(nn, kind)
+    return own[kind] if kind in own else getattr(nn, kind)
+
+
+def _jax_activation(case: Case, jax: ModuleType) -> Callable[..., tuple]:
+    jnp, layout = jax.numpy, case.operation.layout
+    act = _jax_function(case.operation.activation, jax)
     trailing = (1,) * (len(case.shape) - 1 - case.axis % len(case.shape))
 
     def activation(x, bias=None):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bench.operations import BIASED, FROM_OUTPUT, GATES, KINDS, LAYOUTS, OPERATIONS, Operation, Traffic
+from bench.operations import APPLIED, BIASED, FROM_OUTPUT, GATES, KINDS, LAYOUTS, OPERATIONS, Operation, Traffic
 
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
 MIB = 1 << 20
@@ -176,6 +176,8 @@ ODD = (33, 65, 127, 129, 255, 1001, 4097, 8191)
 COMMON = (1000,)  # a whole number of 16-byte vectors, but of no power of two
 PLAIN = ("layer_norm", "rms_norm")
 FUSED = ("add_layer_norm", "add_rms_norm")
+ACTIVATED = tuple(f"{norm}_{kind}" for norm in PLAIN for kind in APPLIED)
+ACTIVATED_WIDTHS = (256, 1024, 4096, 8192, 16384)
 
 
 def rows_for(cols: int, dtype: str, at_least: int) -> int:
@@ -322,9 +324,10 @@ CPU_SHAPES += [(16384, 256), (4096, 768), (2048, 4096)]
 CPU_IMAGES = ((32, 96, 56, 56), (8, 256, 56, 56))
 
 GROUPS = {
-    "smoke": lambda: each(PLAIN + FUSED, ("bf16", "fp32"), [(128, 1024), (1024, 1001)]),
+    "smoke": lambda: each((*PLAIN, *FUSED, *ACTIVATED[1:4]), ("bf16", "fp32"), [(128, 1024), (1024, 1001)]),
     "roofline": lambda: large(PLAIN, [*WIDE, *NARROW, *HUGE, *COMMON, *ODD]),
     "core": lambda: large(PLAIN, CORE),
+    "activated": lambda: large(ACTIVATED, ACTIVATED_WIDTHS),
     "residual": lambda: large(FUSED, [128, 1024, 4096, 8192, 16384, 65536, 4097]),
     "small": lambda: each(PLAIN, ("bf16", "fp32"), SMALL_SHAPES),
     "peers": peers,

@@ -65,20 +65,18 @@ INVERSES: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.logit, "tanh
 
 def composed(case: Case) -> Forward:
     """The forward as users of PyTorch write it."""
-    return _of_family(case, ACTIVATIONS)
+    return _of_family(case, ACTIVATIONS, case.operation.applied)
 
 
 def reference(case: Case, *, activated: bool = True) -> Forward:
     """The forward for tensors of float64, whose derivative has their precision too; of a norm also without its end."""
-    if not activated:
-        return _channel_norm(case, EXACT, "")
-    return _of_family(case, EXACT)
+    return _of_family(case, EXACT, case.operation.applied if activated else "")
 
 
-def _of_family(case: Case, activations: dict[str, Callable[[Tensor], Tensor]]) -> Forward:
+def _of_family(case: Case, activations: dict[str, Callable[[Tensor], Tensor]], applied: str) -> Forward:
     if case.family == "channel":
-        return _channel_norm(case, activations, case.operation.applied)
-    return _norm(case) if case.family == "norm" else _activation(case, activations)
+        return _channel_norm(case, activations, applied)
+    return _norm(case, activations, applied) if case.family == "norm" else _activation(case, activations)
 
 
 def _channel_norm(case: Case, activations: dict[str, Callable[[Tensor], Tensor]], applied: str) -> Forward:
@@ -97,13 +95,14 @@ def _channel_norm(case: Case, activations: dict[str, Callable[[Tensor], Tensor]]
     return forward
 
 
-def _norm(case: Case) -> Forward:
+def _norm(case: Case, activations: dict[str, Callable[[Tensor], Tensor]], applied: str) -> Forward:
     shape, eps = (case.cols,), case.eps
+    act = activations[applied] if applied else lambda h: h
 
     def norm(s, weight, bias):
         if case.kind == "layer_norm":
-            return functional.layer_norm(s, shape, weight, bias, eps)
-        return functional.rms_norm(s, shape, weight, eps)
+            return act(functional.layer_norm(s, shape, weight, bias, eps))
+        return act(functional.rms_norm(s, shape, weight, eps))
 
     def forward(x, residual, weight, bias):
         total = None if residual is None else x + residual

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -62,6 +63,9 @@ def measure(case: Case, rivals: Sequence[str], curve: CopyCurve, l2_bytes: int, 
     """
     sets = [make_operands(case, "cuda") for _ in range(rotation(case.compulsory_bytes, l2_bytes))]
     timers = {"normact": _our_timer(case, sets)}
+    if case.family == "norm" and case.operation.applied:  # what the activation costs
+        bare = replace(case, op=case.kind)
+        timers["bare"] = GraphTimer([ours.preallocated(bare, operands) for operands in sets])
     contestants: dict[str, dict] = {}
     notes: dict[str, dict] = {}
     for name in rivals:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # What one direction moves: tensors read, tensors written. A tensor is as large as the operation's y.
 Traffic = tuple[int, int]
@@ -44,7 +44,8 @@ def _norm(function: str, bias: bool, statistics: int) -> list[Operation]:
     """
     common = {"weight": True, "bias": bias, "statistics": statistics}
     plain = Operation(function, "norm", function, (1, 1), (2, 1), **common)
-    return [plain, Operation(f"add_{function}", "norm", function, (2, 2), (3, 1), **common, residual=True)]
+    activated = [replace(plain, name=f"{function}_{kind}", applied=kind) for kind in APPLIED]
+    return [plain, replace(plain, name=f"add_{function}", forward=(2, 2), backward=(3, 1), residual=True), *activated]
 
 
 def _channel(function: str, applied: str = "", addend: bool = False) -> list[Operation]:
@@ -73,6 +74,7 @@ def _channel(function: str, applied: str = "", addend: bool = False) -> list[Ope
 
 
 LAYOUTS = ("nchw", "nhwc")
+APPLIED = ("relu", "silu", "gelu")  # that end norms of rows
 KINDS = ("identity", "relu", "relu6", "squared_relu", "leaky_relu", "elu", "gelu", "gelu_tanh", "quick_gelu", "silu")
 KINDS += ("sigmoid", "tanh", "softplus", "mish", "hardswish", "hardsigmoid")
 BIASED = tuple(f"bias_{kind}" for kind in ("relu", "gelu", "gelu_tanh", "silu"))

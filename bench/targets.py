@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.cases import DIRECTIONS, LARGE, MIB, PLAIN, Case
+from bench.cases import ACTIVATED, DIRECTIONS, LARGE, MIB, PLAIN, Case
 
 ACTIVATIONS = ("pointwise", "bias", "gated")  # the families
 CHANNEL = ("channel",)
@@ -151,6 +151,10 @@ def _gpu_targets() -> list[Target]:
             select = _large(direction, bands=("channels",), dtype=dtype)
             name = f"norms over axis 1 of images, {direction}, {dtype}"
             targets.append(Target(name, "gpu", select, roofline, 0.85))
+        for dtype in ("bf16", "fp32"):
+            select = _large(direction, ops=ACTIVATED, dtype=dtype)
+            name = f"norm with an activation against the bare one, {direction}, {dtype} (times as fast)"
+            targets.append(Target(name, "gpu", select, over("bare"), 0.97))
     targets.append(Target("no cell slower than PyTorch (times faster)", "gpu", _any_case, over("torch"), 1.0, True))
     return targets
 

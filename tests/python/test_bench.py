@@ -147,6 +147,8 @@ def gpu_record(case: Case, R: float, rival: float, us: float = 100.0) -> dict:  
         return {"us": us * R / r, "spread": 0.01, "R": r, "samples": [us * R / r + i / 100 for i in range(-5, 6)]}
 
     contestants = {"normact": one(R), "torch": one(rival), "quack": {"missing": "quack: not installed"}}
+    if case.family == "norm" and case.operation.applied:
+        contestants["bare"] = one(0.97)
     return {"case": case.name, "bytes": case.compulsory_bytes, "R": R, "gbps": 1.0, "copy_us": us * R} | {
         "contestants": contestants
     }
@@ -173,8 +175,8 @@ def test_records_round_trip(tmp_path):
 
 
 def test_targets_are_judged():
-    grid = cases.cases_of(["roofline", "images"])
-    good = targets.judge([gpu_record(case, 0.96, 0.5) for case in grid], "gpu")
+    grid, activated = cases.cases_of(["roofline", "images"]), cases.cases_of(["activated"])
+    good = targets.judge([gpu_record(case, 0.96, 0.5) for case in grid + activated], "gpu")
     assert {v.mark for v in good} == {"pass"}
     assert sum(v.cells for v in good if v.target.metric is targets.roofline) == len(grid)
     slow = {case: 0.4 if case.cols == 4096 and case.direction == "forward" else 0.96 for case in grid}
@@ -188,6 +190,10 @@ def test_targets_are_judged():
     assert {v.mark for v in targets.judge([], "gpu")} == {"not measured"}
     assert all("worst 0.400" in line for line in targets.verdict_lines([v for v in bad if "768" in v.target.name]))
     bad = targets.judge([gpu_record(case, 0.4 if case.images else 0.96, 0.2) for case in grid], "gpu")
+    slow = targets.judge([gpu_record(case, 0.9, 0.5) for case in activated], "gpu")
+    failed = [v for v in slow if v.mark == "FAIL"]
+    assert len(failed) == 4 and all("against the bare one" in v.target.name for v in failed)
+    assert sum(v.cells for v in failed) == len(activated)
     of_images = {f"norms over axis 1 of images, {way}, {dtype}" for way in cases.DIRECTIONS for dtype in cases.TYPES}
     assert {v.target.name for v in bad if v.mark == "FAIL"} == of_images
 

@@ -38,6 +38,23 @@ def test_formulas_are_the_reference(kind):
         assert call()["dx"].numpy() == pytest.approx(dy * slope, rel=rel, abs=1e-14)
 
 
+@pytest.mark.parametrize("name", cases.ACTIVATED)
+def test_formulas_of_norms_with_activations(name):
+    """The bare norm's and then the activation's; where relu's argument is about 0, no gradient comes in."""
+    torch = pytest.importorskip("torch")
+    from bench import formulas, operands
+
+    torch.manual_seed(0)
+    case = Case(name, "backward", "bf16", (64, 96))
+    o = operands.make_operands(case, "cpu")
+    o.x, o.weight, o.bias = (None if t is None else t.double() for t in (o.x, o.weight, o.bias))
+    h, _ = formulas.reference(case, activated=False)(o.x, None, o.weight, o.bias)
+    y, _ = formulas.reference(case)(o.x, None, o.weight, o.bias)
+    assert torch.equal(y, formulas.EXACT[case.operation.applied](h))
+    at_corner = h.abs() < 0.05
+    assert at_corner.any() and bool((o.dy[at_corner] == 0).all()) == (case.operation.applied == "relu")
+
+
 @pytest.mark.parametrize("name", cases.GATES)
 def test_formulas_of_gates_are_the_reference(name):
     torch = pytest.importorskip("torch")
@@ -143,7 +160,11 @@ def test_gpu_record_of_a_case(monkeypatch):
         other = Case.parse(name)
         found = gpu.measure(other, ["torch"], curve, other.compulsory_bytes, mix)
         assert found["R"] == pytest.approx(0.5) and found["R_mix"] == pytest.approx(0.4)
+        assert found["contestants"].keys() == {"normact", "torch"}
         assert "wrong" not in found["contestants"]["torch"] and name.split("/")[-1] in gpu.line_of(other, found)
+    activated = Case.parse("rms_norm_silu/forward/bf16/16x64")
+    found = gpu.measure(activated, [], curve, activated.compulsory_bytes)
+    assert found["contestants"].keys() == {"normact", "bare"}
     assert record["R"] == record["contestants"]["torch"]["R"] == pytest.approx(0.5)
     assert record["contestants"]["torch"].keys() == {"us", "spread", "R", "samples"}
     assert "expected" in record["contestants"]["liger"]["wrong"] and "us" in record["contestants"]["liger"]
@@ -164,7 +185,7 @@ def test_cpu_run_end_to_end(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "layer_norm forward, fp32 in cache, 1 thread" in out
     lines = records.read(tmp_path.glob("*/*.jsonl"))
-    assert len(lines) == 8  # four operations, two directions
+    assert len(lines) == 14  # seven operations, two directions
     for line in lines:
         found = line["contestants"]
         assert found["normact"]["us"] > 0 and found["torch"]["us"] > 0 and "wrong" not in found["torch"]
@@ -172,7 +193,7 @@ def test_cpu_run_end_to_end(tmp_path, capsys):
     assert run.main(["cpu", "--filter", "nothing at all", "--output", str(tmp_path)]) == 2
     capsys.readouterr()
     assert run.main([*arguments, "--time-limit", "0", "--output", str(tmp_path / "none")]) == 0
-    assert "8 of 8 cases not run" in capsys.readouterr().out
+    assert "14 of 14 cases not run" in capsys.readouterr().out
     arguments = ["cpu", "--groups", "smoke_activations", "--filter", "fp32", "--rivals", "none", "--threads", "1"]
     assert run.main([*arguments, "--output", str(tmp_path / "activations")]) == 0
     out = capsys.readouterr().out
