@@ -186,11 +186,14 @@ bool backward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan
     return false;  // see forward_block
   // 16 elements a thread, or for 16-bit types 24, which lower the cost of a row beside its elements but leave registers
   // for fewer threads. Layer norm, which computes more, prefers 24 unless 16 keep clearly more packs at work; RMS norm
-  // prefers 16 while that leaves a block two rows at a time.
+  // prefers 16 while that leaves a block two rows at a time. Activations are bound by arithmetic, which needs warps,
+  // and of which idle lanes take their share: 16 (gelu, 8192x4096 bf16: 78 us for 84, H200).
   const int threads = backward_threads(r, kept * pack_size(r));
   const int more = kept * 3 / 2, more_threads = backward_threads(r, more * pack_size(r));
   const int64_t groups = threads / lanes_for(kept), more_groups = more_threads / lanes_for(more);
-  const bool prefers_more = r.kind == NormKind::layer ? groups * 9 <= more_groups * 10 : groups < 2;
+  const bool prefers_more = r.activated                 ? groups < 1
+                            : r.kind == NormKind::layer ? groups * 9 <= more_groups * 10
+                                                        : groups < 2;
   const bool use_more = size_of(r.dtype) == 2 && prefers_more && more_groups > 0;
   if (!use_more && groups < 1) return false;
   plan->vectors = use_more ? more : kept;

@@ -76,27 +76,49 @@ __device__ __forceinline__ Values<A, kCount> values_of(const A (&h)[kCount]) {
   return values;
 }
 
-/// h = act(h), or nothing. kInlined: the common kinds are.
-template <class T, bool kInlined = true, class Problem, int kCount, class A>
-__device__ __forceinline__ void activate(A (&)[kCount], const Problem&) {}
-
-template <class T, bool kInlined = true, class Problem, int kCount, class A>
-__device__ __forceinline__ void activate(A (&h)[kCount], const ActivatedProblem<Problem, A>& p) {
-  const auto common = [&](auto act) {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) h[j] = decltype(act)::at(h[j], p.scalars).value;
-  };
-  with_activation<T, kInlined ? kCount : 1>(p.activation.kind, common, [&] {
-    const Values<A, kCount> values = activation_values<T>(values_of(h), p);
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) h[j] = values.value[j];
-  });
+/// visit(apply) where the problem's activation is inlined for packs of kCount, or where it has none: apply(h) is
+/// h = act(h). Whether it did.
+template <class T, int kCount, class Problem, class Visit>
+__device__ __forceinline__ bool with_inlined_activation(const Problem&, Visit visit) {
+  visit([](auto&) {});
+  return true;
 }
 
-/// dy = dy * act'(h).
+template <class T, int kCount, class Problem, class A, class Visit>
+__device__ __forceinline__ bool with_inlined_activation(const ActivatedProblem<Problem, A>& p, Visit visit) {
+  bool inlined = true;
+  const auto common = [&](auto act) {
+    visit([&](A(&h)[kCount]) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) h[j] = decltype(act)::at(h[j], p.scalars).value;
+    });
+  };
+  with_activation<T, kCount>(p.activation.kind, common, [&] { inlined = false; });
+  return inlined;
+}
+
+/// h = act(h) by a call, or nothing.
 template <class T, class Problem, int kCount, class A>
-__device__ __forceinline__ void multiply_slopes(A (&dy)[kCount], const A (&h)[kCount],
+__device__ __forceinline__ void call_activation(A (&)[kCount], const Problem&) {}
+
+template <class T, class Problem, int kCount, class A>
+__device__ __forceinline__ void call_activation(A (&h)[kCount], const ActivatedProblem<Problem, A>& p) {
+  const Values<A, kCount> values = activation_values<T>(values_of(h), p);
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) h[j] = values.value[j];
+}
+
+/// h = act(h), or nothing.
+template <class T, class Problem, int kCount, class A>
+__device__ __forceinline__ void activate(A (&h)[kCount], const Problem& p) {
+  if (!with_inlined_activation<T, kCount>(p, [&](auto apply) { apply(h); })) call_activation<T>(h, p);
+}
+
+/// dy = dy * act'(h); whether by a call, which takes the registers.
+template <class T, class Problem, int kCount, class A>
+__device__ __forceinline__ bool multiply_slopes(A (&dy)[kCount], const A (&h)[kCount],
                                                 const ActivatedProblem<Problem, A>& p) {
+  bool called = false;
   const auto common = [&](auto act) {
 #pragma unroll
     for (int j = 0; j < kCount; ++j) dy[j] *= decltype(act)::at(h[j], p.scalars).slope;
@@ -105,7 +127,9 @@ __device__ __forceinline__ void multiply_slopes(A (&dy)[kCount], const A (&h)[kC
     const Values<A, kCount> slopes = activation_slopes<T>(values_of(h), p);
 #pragma unroll
     for (int j = 0; j < kCount; ++j) dy[j] *= slopes.value[j];
+    called = true;
   });
+  return called;
 }
 
 /// The same for h = affine(xhat), whose weights it leaves in `weight`.
@@ -119,8 +143,7 @@ __device__ __forceinline__ void multiply_slopes_of_row(A (&dy)[kCount], const A 
   weights.get(place, weight);
 #pragma unroll
   for (int j = 0; j < kCount; ++j) h[j] = affine(xhat[j], weight[j], h[j]);
-  multiply_slopes<T>(dy, h, p);
-  weights.get(place, weight);  // again: the call takes the registers
+  if (multiply_slopes<T>(dy, h, p)) weights.get(place, weight);
 }
 
 }  // namespace normact::cuda

@@ -201,8 +201,7 @@ struct BackwardWorker {
       if (share.valid(v)) get(biases, true, v, h);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) h[j] = affine(xhat[j], weight[j], h[j]);
-      multiply_slopes<T>(value, h, p);
-      get(weights, there, v, weight);  // again: the call takes the registers
+      if (multiply_slopes<T>(value, h, p)) get(weights, there, v, weight);
     }
     if constexpr (!kReady) {
 #pragma unroll

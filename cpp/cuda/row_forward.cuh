@@ -73,33 +73,27 @@ __device__ __forceinline__ void add_residual(const T* residual, T* to, const Own
   }
 }
 
-/// Which parameters there are. affine: all that this norm commonly has, without an offset (layer: both; rms: the
+/// Which parameters there are. usual: all that this norm commonly has, without an offset (layer: both; rms: the
 /// weight), so that nothing needs to be chosen for each pack.
-enum class Parameters : uint8_t { affine, any };
+enum class Parameters : uint8_t { usual, any };
 
-/// y = act(xhat * (weight + offset) + bias); xhat_of(v, xhat) gives pack v. kLean: fewest instructions, of which short
-/// rows have too many for their bytes; longer rows are better off with branches and with addresses that hold no
-/// registers.
-template <NormKind kKind, Parameters kParameters, bool kLean, class Stored, int kVectors, class T, int kStride,
-          class Problem, class XhatOf, class A = Accumulator<T>>
+/// y = act(xhat * (weight + offset) + bias); xhat_of(v, xhat) gives pack v, apply(h) is h = act(h).
+template <NormKind kKind, Parameters kParameters, class Stored, int kVectors, class T, int kStride, class Problem,
+          class XhatOf, class Apply, class A = Accumulator<T>>
 __device__ __forceinline__ void write_packs(const Problem& p, T* y, const OwnPacks<T, kStride>& own, XhatOf xhat_of,
-                                            A offset) {
+                                            A offset, Apply apply) {
   constexpr int kSize = kPackSize<T>, kStep = kStride * kSize;
   constexpr bool kAny = kParameters == Parameters::any;
   const auto* weights = static_cast<const Stored*>(p.weight.data) + own.first * kSize;
   const auto* biases = static_cast<const Stored*>(p.bias.data) + own.first * kSize;
   y = own.in(y, 0);
-  if constexpr (kLean) {
+  if constexpr (!kAny) {  // no load before it is known what there is
     weights = one_base(weights);
     biases = one_base(biases);
-    y = one_base(y);
-  } else if constexpr (!kAny) {
-    asm volatile("" : "+l"(weights), "+l"(biases));  // no load before it is known what there is
   }
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    const bool valid = own.valid(v);
-    if (!kLean && !valid) continue;
+    if (!own.valid(v)) continue;
     if constexpr (kAny && !std::is_same_v<Problem, RowForward>) {  // no addresses in registers over a call
       int first = own.first;
       asm volatile("" : "+r"(first));
@@ -107,14 +101,9 @@ __device__ __forceinline__ void write_packs(const Problem& p, T* y, const OwnPac
       biases = static_cast<const Stored*>(p.bias.data) + first * kSize;
     }
     A value[kSize], weight[kSize], bias[kSize] = {};
-    if constexpr (kLean) {
-      load_parameters_if<T>(weights + v * kStep, valid && p.weight.data != nullptr, A(1), weight);
-      load_parameters_if<T>(biases + v * kStep, valid && p.bias.data != nullptr, A(0), bias);
-    } else {
-      load_parameters<T>(weights + v * kStep, !kAny || p.weight.data != nullptr, A(1), weight);
-      if constexpr (kAny || kKind == NormKind::layer) {
-        load_parameters<T>(biases + v * kStep, !kAny || p.bias.data != nullptr, A(0), bias);
-      }
+    load_parameters<T>(weights + v * kStep, !kAny || p.weight.data != nullptr, A(1), weight);
+    if constexpr (kAny || kKind == NormKind::layer) {
+      load_parameters<T>(biases + v * kStep, !kAny || p.bias.data != nullptr, A(0), bias);
     }
     if (kAny && offset != A(0)) {
       asm volatile("");  // a branch, not a predicate on each addition
@@ -124,25 +113,27 @@ __device__ __forceinline__ void write_packs(const Problem& p, T* y, const OwnPac
     xhat_of(v, value);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) value[j] = affine(value[j], weight[j], bias[j]);
-    activate<T, !kAny>(value, p);
-    if (!kLean || valid) store_pack(y + v * kStep, to_pack<T>(value));
+    apply(value);
+    store_pack(y + v * kStep, to_pack<T>(value));
   }
 }
 
-/// The same for the parameters that there are. With an activation the usual ones have code of their own: between two
-/// calls of it, every choice costs.
-template <NormKind kKind, bool kLean, class Stored, int kVectors, class T, int kStride, class Problem, class XhatOf,
+/// The same for the parameters and the activation that there are. kSeparate: the usual ones, with an activation that is
+/// inlined or none, have code of their own, so that nothing is looked up at each pack.
+template <NormKind kKind, bool kSeparate, class Stored, int kVectors, class T, int kStride, class Problem, class XhatOf,
           class A = Accumulator<T>>
 __device__ __forceinline__ void write_output(const Problem& p, T* y, const OwnPacks<T, kStride>& own, XhatOf xhat_of,
                                              A offset) {
-  if constexpr (!std::is_same_v<Problem, RowForward>) {
-    const bool bias = p.bias.data != nullptr;
-    if (p.weight.data != nullptr && bias == (kKind == NormKind::layer) && offset == A(0)) {
-      write_packs<kKind, Parameters::affine, kLean, Stored, kVectors>(p, y, own, xhat_of, offset);
-      return;
-    }
+  constexpr int kSize = kPackSize<T>;
+  const bool bias = p.bias.data != nullptr;
+  if (kSeparate && p.weight.data != nullptr && bias == (kKind == NormKind::layer) && offset == A(0)) {
+    const bool written = with_inlined_activation<T, kSize>(p, [&](auto apply) {
+      write_packs<kKind, Parameters::usual, Stored, kVectors>(p, y, own, xhat_of, offset, apply);
+    });
+    if (written) return;
   }
-  write_packs<kKind, Parameters::any, kLean, Stored, kVectors>(p, y, own, xhat_of, offset);
+  write_packs<kKind, Parameters::any, Stored, kVectors>(p, y, own, xhat_of, offset,
+                                                        [&](A(&h)[kSize]) { call_activation<T>(h, p); });
 }
 
 /// What a warp knows of its part of a row: sums of the deviations from `centre`, which is near its mean, and of the
@@ -205,7 +196,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   using A = Accumulator<T>;
   constexpr int kSize = kPackSize<T>;
   constexpr bool kBlock = kLanes == 0;
-  constexpr bool kLayer = kKind == NormKind::layer, kLean = !kBlock && !kActivated;
+  constexpr bool kLayer = kKind == NormKind::layer;
+  constexpr bool kSeparate = kActivated || !kBlock || sizeof(T) == 2;  // long bare rows of wider types would spill
   constexpr int kStride = kBlock ? kWarp : kLanes;
   const RowGeometry& g = p.geometry;
   const int lane = kBlock ? threadIdx.x : threadIdx.x % kStride;
@@ -222,7 +214,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   if (blockIdx.x < kPrefetchingBlocks) own.template prefetch<kVectors>(from);
   start_after_previous();
   Pack<T> x[kVectors];
-  if constexpr (kLean) from = one_base(from);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) x[v] = own.valid(v) ? load_pack(from + v * (kStride * kSize)) : Pack<T>{};
   if (p.residual.data != nullptr) {
@@ -283,9 +274,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   T* y = row_pointer<T>(p.y, index);
   const Operand& parameter = p.weight.data != nullptr ? p.weight : p.bias;  // both have one dtype here
   if (sizeof(T) == 2 && parameter.data != nullptr && parameter.dtype == DType::f32) {
-    write_output<kKind, kLean, A, kVectors>(p, y, own, xhat_of, scalars.weight_offset);
+    write_output<kKind, kSeparate, A, kVectors>(p, y, own, xhat_of, scalars.weight_offset);
   } else {
-    write_output<kKind, kLean, T, kVectors>(p, y, own, xhat_of, scalars.weight_offset);
+    write_output<kKind, kSeparate, T, kVectors>(p, y, own, xhat_of, scalars.weight_offset);
   }
 }
 

@@ -180,7 +180,7 @@ struct ForwardWorker {
       else
         return load_shared_pack<T>(x + v * kClusterStrideBytes);
     };
-    const auto write = [&](int v) {
+    const auto write = [&](int v, auto apply) {
       A value[kSize], weight[kSize], addend[kSize];
       unpack(read(v), value);
       weights.get(v, weight);
@@ -189,17 +189,22 @@ struct ForwardWorker {
       if (bias) biases.get(v, addend);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) value[j] = affine(normalized(value[j], mean, rstd), weight[j], addend[j]);
-      activate<T>(value, p);
+      apply(value);
       store_pack(y + v * kClusterStride<T>, to_pack<T>(value));
     };
-    if (full) {
+    const auto write_all = [&](auto apply) {
+      if (full) {
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) write(v);
-    } else {
+        for (int v = 0; v < kVectors; ++v) write(v, apply);
+      } else {
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        if (share.valid(v)) write(v);
+        for (int v = 0; v < kVectors; ++v) {
+          if (share.valid(v)) write(v, apply);
+        }
       }
+    };
+    if (!with_inlined_activation<T, kSize>(p, write_all)) {
+      write_all([&](A(&h)[kSize]) { call_activation<T>(h, p); });
     }
     if constexpr (!kEarly) release(slot);
   }

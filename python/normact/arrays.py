@@ -14,6 +14,7 @@ is written before they own it:
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import math
 from typing import TYPE_CHECKING, Any
@@ -185,7 +186,7 @@ class _Unseen:
         return self.array.__dlpack_device__()
 
 
-class _Immutable(Family):
+class _Immutable(Family, abc.ABC):
     """The common part of JAX and TensorFlow."""
 
     def empty_like(self, x: Any) -> Any:
@@ -221,14 +222,14 @@ class _Immutable(Family):
             device = _CPU
         return _core.empty(shape, dtype) if device == _CPU else _Unseen(self.empty_on_gpu(x, shape, dtype))
 
-    def empty_on_gpu(self, x: Any, shape: tuple[int, ...], dtype: str) -> Any:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def empty_on_gpu(self, x: Any, shape: tuple[int, ...], dtype: str) -> Any: ...
 
-    def copy_on_gpu(self, x: Any) -> Any:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def copy_on_gpu(self, x: Any) -> Any: ...
 
-    def take_over(self, buffer: Any, x: Any) -> Any:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def take_over(self, buffer: Any, x: Any) -> Any: ...
 
 
 _CPU = 1  # DLPack's number
