@@ -174,11 +174,32 @@ def test_readme_c_and_cmake(tmp_path):
     assert output.split() == ["1.4606", "1.4142"]  # 4 / sqrt(7.5) and 1 / sqrt(0.5)
 
 
-@pytest.mark.parametrize("document", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+DOCUMENTS = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "cpp/cuda/ROWS.md",
+    "cpp/cuda/POINTWISE.md",
+    "cpp/cuda/CHANNELS.md",
+    "cpp/cpu/CPU.md",
+    "python/FRAMEWORKS.md",
+)
+
+
+def anchors(document: pathlib.Path) -> set[str]:
+    """What links to a page's headings end in: lower case, without punctuation, hyphens for spaces."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_documents_name_existing_files(document):
-    text = (ROOT / document).read_text(encoding="utf-8")
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
-        assert (ROOT / target).exists(), f"{document} links to {target}"
+    page = ROOT / document
+    text = page.read_text(encoding="utf-8")
+    for target, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", text):
+        linked = page.parent / target if target else page
+        assert linked.exists(), f"{document} links to {target}"
+        assert not anchor or anchor in anchors(linked), f"{document} links to {target}#{anchor}"
     named = re.findall(r"`((?:\w+/)+\w+\.(?:h|cuh|cpp|cu|py|md))`", text)
     for target in named:
         places = [ROOT / base / target for base in ("", "cpp", "python")]
