@@ -35,12 +35,15 @@ void divide_elements(const ChannelRequest& r, ChannelPlan* plan) {
 }
 
 /// Channels of a tile of rows that are not kept: whole rows, or parts of one size that leave fewer threads without
-/// work, and pairs of packs together where these have a byte of a mask.
-int64_t tile_of_rows(const ChannelRequest& r) {
+/// work, and pairs of packs together where these have a byte of a mask. The narrower tiles are, the fewer blocks leave
+/// an entry of each channel, which are to be added up; memory is read as fast by 512 bytes of a row as by all of it.
+int64_t tile_of_rows(const ChannelRequest& r, const ChannelTuning& tuning) {
   const int64_t width = width_of(r), packs = r.geometry.channels / width;
   const bool pairs = r.marks && width == 4 && packs % 2 == 0;
+  const int64_t widest = std::max(tuning.row_lanes, ceil_div(packs, tuning.row_tiles));
   int64_t best = 0, most = 0;
-  for (int64_t parts = ceil_div(packs, kChannelThreads); 10 * most < 9 * kChannelThreads; ++parts) {
+  for (int64_t parts = ceil_div(packs, std::min<int64_t>(widest, kChannelThreads)); 10 * most < 9 * kChannelThreads;
+       ++parts) {
     const int64_t lanes = round_up(ceil_div(packs, parts), pairs ? 2 : 1);
     if (best > 0 && lanes * kPackBytes < kRowBytes) break;
     const int64_t working = kChannelThreads / lanes * packs / parts;  // on average
@@ -140,7 +143,7 @@ void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const Ch
   if (planes) {
     divide_planes(r, item_bytes_of(r, tuning, resident), kSegmentPacks, &plan);
   } else if (streams) {
-    divide_rows(r, tile_of_rows(r), &plan);
+    divide_rows(r, tile_of_rows(r, tuning), &plan);
   } else {
     divide_elements(r, &plan);
   }
@@ -160,6 +163,7 @@ void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const Ch
     const int64_t at_once = r.passes == ChannelPasses::both ? std::min(plan.slabs_a_wave, plan.slabs) : plan.slabs;
     const bool small = device.compute_capability < 80;
     plan.kept_bytes = (small ? kSmallRingAccesses : kLargeRingAccesses) * kChannelThreads * kPackBytes;
+    plan.parameter_bytes = kTileNumbers * plan.tile * accumulator_bytes(r.dtype);
     divide_streams(r, tuning, at_once, resident, &plan);
   } else {
     divide_units(r, tuning, resident, &plan);
@@ -168,7 +172,10 @@ void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const Ch
     plan.order = ChannelOrder::single;
   } else {
     const bool enough = plan.slabs >= tuning.solo_slabs || slab_bytes <= tuning.solo_bytes / 4;
-    plan.order = slab_bytes <= tuning.solo_bytes && enough ? ChannelOrder::solo : ChannelOrder::waves;
+    const bool one_wave = streams && plan.slabs_a_wave >= plan.slabs;  // all wait for all: as the end of a launch does
+    plan.order = slab_bytes <= tuning.solo_bytes && enough ? ChannelOrder::solo
+                 : one_wave                                ? ChannelOrder::launches
+                                                           : ChannelOrder::waves;
   }
   if (plan.order == ChannelOrder::solo) {
     plan.parts = 1;

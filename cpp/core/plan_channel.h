@@ -25,6 +25,7 @@ constexpr int kRingChannels = 128;  // of a block's part of a set, at most, if s
 constexpr int kRingTeam = 160;      // blocks that share a set, at most
 constexpr int kRingDepth = 6;       // sets whose sums are exchanged at the same time
 constexpr int kRingSums = 4;        // sets whose sums of rounds are there: taken, being taken, and left as entries
+constexpr int kTileNumbers = 6;     // of a channel, that the threads of a block have in common where rows are streamed
 constexpr int kLargeRingAccesses = 16, kSmallRingAccesses = 8;  // of all threads; small ones are for less than sm_80
 
 /// How the tensors of x's shape are accessed.
@@ -55,7 +56,7 @@ enum class ChannelOrder : uint8_t {
   kept,      // every block both passes of its items, which it keeps in shared memory between them: x is read once
   slabs,     // a cluster of blocks both passes of a slab, which lies in their shared memory: x is read once
   rings,     // persistent teams of blocks both passes of sets that come in one after the other: x is read once
-  launches,  // each pass a launch of its own over planes of whole packs (PlaneDivision): nobody waits
+  launches,  // each pass a launch of its own, over planes of whole packs (PlaneDivision), or rows: nobody waits
   solo,      // a block both passes of a slab: nobody waits
   waves,     // blocks draw items by tickets, wave by wave
   single,    // one pass only: nobody waits
@@ -133,7 +134,8 @@ struct ChannelPlan {
   int delay;                    // kept: nanoseconds by which half of the teams begin later
   int kept_bytes;               // of shared memory, for a block's item, or the ring that rows go through
   int scratch_bytes;            // of shared memory, in front of the parameters
-  int parameter_bytes;          // kept: those of the channels of two items; 0: too many. rings: behind kept_bytes
+  int parameter_bytes;          // kept: those of the channels of two items; 0: too many. rings: behind kept_bytes.
+                                // rows that are streamed: kTileNumbers of the channels of a tile
   int bits_bytes;               // of shared memory, between scratch memory and kept packs: for bits of a mask
   PlaneDivision reduce, apply;  // launches, rings: of the two passes
   RingDivision ring;            // rings
@@ -190,6 +192,7 @@ struct ChannelTuning {
   int plane_blocks = 4;            // a multiprocessor
   int element_blocks = 3;
   int stream_blocks = 2;                     // of rows that are not kept
+  int64_t row_lanes = 32, row_tiles = 4;     // of a tile of these, at most, but for rows of more such tiles than these
   int64_t stream_accesses = 256;             // of a thread in an item: fp32 bears sums of some hundred elements
   int kept_blocks = 2;                       // a multiprocessor, or one
   int kept_delay = 190;                      // nanoseconds an access (ChannelPlan::delay)
@@ -211,7 +214,7 @@ struct ChannelTuning {
   int64_t ring_wide_bytes = 32 << 20;                           // x, at least, in clusters of more than two;
   int64_t ring_team_bytes = 32 << 20;                           // in teams that are no clusters
   int64_t lone_rounds = 4;  // kept rows, forward: items that a block has after each other, from which on it is alone
-  int64_t backward_rounds = 4;  // backward: more are read twice
+  int64_t backward_rounds = 3;  // backward: more are read twice
   int kept_teams = 2;           // at work at the same time, at least, where not everything is
 };
 

@@ -120,10 +120,11 @@ bool plan_with(const ChannelRequest& r, const DeviceInfo& device, const ChannelT
 
 }  // namespace
 
-// Rows without groups (H200, bf16, us with two blocks a multiprocessor, one, and read twice in waves). Forward: one
-// item a block (32x512x28x28) 28, 30, 41; four (256x1024x14x14) 101, 93, 102, instance norm (8x64x256x256) 83, 69, 65;
-// with addend and mask one 49, 50, 47, two (64x512x28x28) 96, 96, 73, four 207, 175, 127. Backward: two 49, 54, 62;
-// eight 190, 171, 162; with a mask, whose bits each item waits for, two 58, 56, 81, eight 244, 194, 223.
+// Rows without groups (H200, bf16, us with two blocks a multiprocessor, one, and read twice). Forward: one item a block
+// (32x512x28x28) 28, 30, 41; four (256x1024x14x14) 101, 93, 102, instance norm (8x64x256x256) 83, 69, 65; with addend
+// and mask one 49, 50, 47, two (64x512x28x28) 96, 96, 73, four 207, 175, 127. Backward: two 49, 54, 62; eight 190, 171,
+// 162; with a mask, whose bits each item waits for, two 58, 56, 81, eight 244, 194, 223. Reading twice has become
+// faster since (channel_stream.cuh): backward, two 43 and 40, four (64x512x28x28) 80 and 72, with relu 90 and 77.
 bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan) {
   if (r.passes != ChannelPasses::both || r.access == ChannelAccess::elements) return false;
   if (r.access != ChannelAccess::rows || group_channels(r) > 1)

@@ -13,6 +13,7 @@ namespace normact::cuda {
 /// kKept: items are in shared memory (ChannelOrder::kept).
 template <class T, class Act, class Walk, bool kKept>
 struct BackwardPass {
+  using Type = T;
   using A = Accumulator<T>;
   using Spot = typename Walk::Spot;
   using Access = typename Walk::Access;
@@ -48,9 +49,36 @@ struct BackwardPass {
             entry_or<T>(p.weight, index, A(1)), entry_or<T>(p.bias, index, A(0))};
   }
 
+  /// What constants_of() and apply_from() read where rows are streamed. All threads. kSecond: of the second pass.
+  template <bool kSecond>
+  __device__ __forceinline__ void fill_numbers(const ChannelTile& tile) const {
+    if constexpr (kStreamed) {
+      TileNumbers<A>(s).template fill<kSecond ? 6 : 4>(tile, [&](int column, A(&number)[kSecond ? 6 : 4]) {
+        const Parameters own = parameters_of(tile.batch, tile.first + column);
+        number[0] = own.mean;
+        number[1] = own.rstd;
+        number[2] = channel_scale(own.rstd, own.weight);
+        number[3] = own.bias;
+        if constexpr (kSecond) {
+          const NumberPair<A> c = correction(tile.batch, tile.first + column, tile.first_group, number[2]);
+          number[4] = c.first;
+          number[5] = c.second * own.rstd;
+        }
+      });
+    }
+  }
+
   __device__ __forceinline__ Constants constants_of(const ChannelTile& tile, const KeptPacks& kept,
                                                     const Walk& walk) const {
     Constants of;
+    if constexpr (kStreamed) {
+      const TileNumbers<A> numbers(s);
+      numbers.get(0, walk.column(), of.mean);
+      numbers.get(1, walk.column(), of.rstd);
+      numbers.get(2, walk.column(), of.scale);
+      if constexpr (kActs) numbers.get(3, walk.column(), of.bias);
+      return of;
+    }
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) {
       const Parameters own = kept_parameters<kKept>(*this, tile, kept, walk.column() + o);
@@ -99,7 +127,7 @@ struct BackwardPass {
 #pragma unroll
       for (int k = 0; k < kBlock; ++k) {
         if constexpr (kKeepsBits) {
-          in->bits[k] = kept_bits(packs.at(0, k));
+          in->bits[k] = kept_bits(s, packs.at(0, k));
         } else if (kStreamed && coming->known) {
           in->bits[k] = coming->bits[k];
         } else if (spot[k].valid) {
@@ -117,26 +145,6 @@ struct BackwardPass {
       }
     }
   }
-  /// The byte for a kept pack that has its bits.
-  __device__ __forceinline__ uint8_t& kept_bits(SharedAddress pack) const {
-    const SharedAddress first = shared_address(channel_shared) + s.kept_at;
-    return reinterpret_cast<uint8_t*>(channel_shared)[s.bits_at + (pack - first) / kPackBytes];
-  }
-  /// Has the bits of a tile in shared memory, each thread its own.
-  __device__ __forceinline__ void keep_bits(Walk walk, KeptPacks packs) const {
-    if constexpr (kKeepsBits) {
-      if (s.mask == ChannelMask::apart) return;
-      typename Walk::Run run;
-      while (walk.next(&run)) {
-#pragma unroll 8
-        for (int k = 0; k < run.count; ++k) {
-          kept_bits(packs.at(0, k)) = static_cast<uint8_t>(load_bits(p.mask, walk.first_number(walk.spot(run, k))));
-        }
-        packs = packs.ahead(run.count);
-      }
-    }
-  }
-
   /// load(), then use(), of all accesses. kBackwards: where items are not kept, from the last one on.
   template <SlopeFrom kFrom, bool kBackwards, class Use, class Steps>
   __device__ __forceinline__ void for_each(Walk& walk, KeptPacks& kept, Use use, Steps& steps) const {
@@ -170,32 +178,12 @@ struct BackwardPass {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) centred[j] -= of.mean[Walk::owner(j)];
     if constexpr (kFrom == SlopeFrom::mask) {
-      apply_bits(walk, spot, in.bits[k], dh);
+      apply_bits(s, p.mask, walk, spot, in.bits[k], dh);
     } else if constexpr (kFrom != SlopeFrom::nothing) {
       constexpr bool kThird = kFrom == SlopeFrom::third;
       multiply_by_slopes<kThird, T, Act, Walk>(p, dh, centred, of.scale, of.bias,
                                                [&](A(&value)[kWidth]) { walk.get(in.third[kThird ? k : 0], value); });
     }
-  }
-
-  /// dh = dh * the mask's bits, which are `together`, or are looked for.
-  __device__ __forceinline__ void apply_bits(const Walk& walk, const Spot& spot, unsigned together,
-                                             A (&dh)[kWidth]) const {
-    if (kWidth > 1 && s.mask != ChannelMask::apart) {
-      multiply_by_bits(together, dh);
-      return;
-    }
-    const auto set = [&](int64_t number) { return p.mask[number / 8] >> (number % 8) & 1u; };
-    unsigned bits = 0;
-    if (walk.numbers_evenly()) {
-      const int64_t first = walk.first_number(spot);
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) bits |= walk.inside(spot, j) ? set(first + j) << j : 0u;
-    } else {
-#pragma unroll 1
-      for (int j = 0; j < kWidth; ++j) bits |= walk.inside(spot, j) ? set(walk.number(spot, j)) << j : 0u;
-    }
-    multiply_by_bits(bits, dh);
   }
 
   /// Starts copying what reduce or apply begins with, where items are streamed. All threads.
@@ -223,6 +211,7 @@ struct BackwardPass {
       const ChannelTile tile = item.tile(s, index);
       Walk walk(s, tile, p.x);
       NumberPair<A> sums[kOwned] = {};
+      fill_numbers<false>(tile);
       if (walk.works()) reduce_tile(tile, walk, kept, sums, steps);
       leave_sums(s, walk, index, sums, scratch);
     }
@@ -248,7 +237,7 @@ struct BackwardPass {
   template <SlopeFrom kFrom, class Steps>
   __device__ __forceinline__ void reduce_from(const ChannelTile& tile, Walk& walk, KeptPacks& kept,
                                               NumberPair<A> (&sums)[kOwned], Steps& steps) const {
-    if constexpr (kFrom == SlopeFrom::mask) keep_bits(walk, kept);
+    if constexpr (kFrom == SlopeFrom::mask && kKeepsBits) keep_bits(s, p.mask, walk, kept);
     const Constants of = constants_of(tile, kept, walk);
     const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
@@ -317,7 +306,7 @@ struct BackwardPass {
     if constexpr (kKept) return settled_at<A>(s, settled, s.group_of(channel) - first_group);
     const int64_t group = s.group_of(channel);
     if (p.sums.data != nullptr) return given_correction(p, group, scale);
-    if (!s.reduces) return {A(0), A(0)};  // frozen, no parameter gradients
+    if (!s.has_sums) return {A(0), A(0)};  // frozen, no parameter gradients
     return handed<Arrival::there>(finals + batch * s.groups + group);
   }
 
@@ -334,6 +323,7 @@ struct BackwardPass {
   template <class Copy>
   __device__ __forceinline__ void apply_tile(const ChannelTile& tile, KeptPacks& kept, Copy& coming) const {
     Walk walk(s, tile, p.x);
+    fill_numbers<true>(tile);
     if (!walk.works()) return;
     if constexpr (kKeepsSlopes) {
       apply_from<SlopeFrom::nothing>(tile, walk, kept, coming);
@@ -346,13 +336,19 @@ struct BackwardPass {
   template <SlopeFrom kFrom, class Copy>
   __device__ __forceinline__ void apply_from(const ChannelTile& tile, Walk& walk, KeptPacks& kept, Copy& coming) const {
     const Constants of = constants_of(tile, kept, walk);
-    A c1[kOwned], c2[kOwned];
+    A c1[kOwned], c2[kOwned];  // c2 of x - mean instead of xhat
+    if constexpr (kStreamed) {
+      const TileNumbers<A> numbers(s);
+      numbers.get(4, walk.column(), c1);
+      numbers.get(5, walk.column(), c2);
+    } else {
 #pragma unroll
-    for (int o = 0; o < kOwned; ++o) {
-      const int64_t channel = tile.first + walk.column() + o;
-      const NumberPair<A> c = correction(tile.batch, channel, tile.first_group, of.scale[o]);
-      c1[o] = c.first;
-      c2[o] = c.second * of.rstd[o];  // of x - mean instead of xhat
+      for (int o = 0; o < kOwned; ++o) {
+        const int64_t channel = tile.first + walk.column() + o;
+        const NumberPair<A> c = correction(tile.batch, channel, tile.first_group, of.scale[o]);
+        c1[o] = c.first;
+        c2[o] = c.second * of.rstd[o];
+      }
     }
     const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll

@@ -14,6 +14,20 @@ static __global__ void __launch_bounds__(kChannelThreads) channel_counters_kerne
   if (i < count) counters[i] = 0;
 }
 
+/// The settle items between two passes that are launches of their own, a block for each.
+/// Pass      the forward's or the backward's, of any activation.
+/// grid      slabs * settles_a_slab.
+template <class Pass, class Problem, class Entry, class A = Accumulator<typename Pass::Type>>
+__global__ void __launch_bounds__(kChannelThreads)
+    channel_settle_kernel(const __grid_constant__ Problem p, const __grid_constant__ ChannelSpace space, Entry* entries,
+                          NumberPair<A>* finals) {
+  allow_next_kernel();  // whose blocks come as those of the first pass end
+  wait_for_previous_kernel();
+  const Pass pass{p, space, entries, finals, nullptr};
+  const unsigned slab = blockIdx.x / space.settles_a_slab;
+  pass.settle(ChannelSettle(space, slab, blockIdx.x - slab * space.settles_a_slab), true);
+}
+
 constexpr int kFinishWarps = kChannelThreads / kWarp;
 
 /// The channel of this warp.

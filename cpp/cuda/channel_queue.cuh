@@ -17,6 +17,9 @@
 //          slab, apply for the settle items; these have lower tickets, so they were drawn by blocks that run, and that
 //          themselves wait for still lower ones only. Nothing has to be resident together, and whatever else runs on
 //          the device only delays.
+// single   One pass: items are dealt out in turn. Where all of a norm's items would be one wave, each pass is such a
+//          launch, with one between them that settles (channel_finish.cuh); the second starts while that one runs, and
+//          has its first accesses on their way before it waits for it.
 // Which block does an item changes no bit. Planes of whole packs mostly do without items: channel_planes.cuh.
 #pragma once
 
@@ -248,7 +251,10 @@ template <class Pass>
 __device__ __forceinline__ void run_drawn_items(const ChannelSpace& s, void* counters, const Pass& pass) {
   ChannelQueue queue(s, counters);
   ChannelTicket work = queue.first();
+  // A second pass alone may read its tensors at once: what wrote them ended before the first went on.
+  if (s.reduces) start_after_previous();
   pass.begin(work.stage, queue.item());
+  if (!s.reduces) start_after_previous();
 #pragma unroll 1
   while (work.stage != ChannelStage::end) {
     queue.wait(work);

@@ -226,26 +226,54 @@ Status launch_slab_backward(const BackwardProblem<Accumulator<T>>& p, const Chan
   });
 }
 
+/// run(passes, shape), launches of both passes over rows, around settle(shape).
+template <class Run, class Settle>
+Status launch_row_passes(const ChannelPlan& plan, Run run, Settle settle) {
+  const LaunchShape shape = channel_shape(plan).chained();
+  NORMACT_TRY(run(ChannelPasses::reduce, shape));
+  NORMACT_TRY(settle(channel_shape(plan.slabs * plan.settles_a_slab).chained()));
+  return run(ChannelPasses::apply, shape);
+}
+
 template <class T>
 Status launch_forward_passes(const ChannelForward& problem, ChannelPasses passes, const ChannelPlan& plan,
                              const Launch& launch) {
   using A = Accumulator<T>;
+  const bool launches = plan.order == ChannelOrder::launches;
   if constexpr (sizeof(T) < 8) {
-    if (plan.order == ChannelOrder::launches) return launch_plane_forward<T>(problem, passes, plan, launch);
+    if (launches && plan.access == ChannelAccess::planes) {
+      return launch_plane_forward<T>(problem, passes, plan, launch);
+    }
     if (plan.order == ChannelOrder::rings) return launch_ring_forward<T>(problem, plan, launch);
     if (plan.order == ChannelOrder::slabs) return launch_slab_forward<T>(problem, plan, launch);
   }
   const ForwardProblem<A> p(problem);
-  ChannelSpace space(p, plan, passes);
-  space.set_extent(p.geometry, p.x);
   const ChannelWorkspace workspace(launch, plan);
+  const auto space_of = [&](ChannelPasses of) {
+    ChannelSpace space(p, plan, of);
+    space.set_extent(p.geometry, p.x);
+    return space;
+  };
+  const auto run = [&](ChannelPasses of, const LaunchShape& shape) {
+    return with_instance<T>(plan, p.activation.kind, [&](auto act, auto* walk, auto kept) {
+      using Walk = std::remove_pointer_t<decltype(walk)>;
+      return launch_kernel<channel_forward_kernel<T, decltype(act), Walk, decltype(kept)::value>>(
+          "channel norm forward kernel launch", shape, launch, p, space_of(of), workspace.entries(), workspace.finals(),
+          workspace.counters());
+    });
+  };
+  if constexpr (sizeof(T) < 8) {
+    if (launches) {
+      using Pass = ForwardPass<T, Identity<Math<T>>, RowWalk<T, kPackSize<T>>, false>;
+      return launch_row_passes(plan, run, [&](const LaunchShape& shape) {
+        return launch_kernel<channel_settle_kernel<Pass, ForwardProblem<A>, MomentsEntry<A>>>(
+            "channel norm settle kernel launch", shape, launch, p, space_of(ChannelPasses::both),
+            static_cast<MomentsEntry<A>*>(workspace.entries()), static_cast<NumberPair<A>*>(workspace.finals()));
+      });
+    }
+  }
   NORMACT_TRY(workspace.clear_counters(launch));
-  return with_instance<T>(plan, p.activation.kind, [&](auto act, auto* walk, auto kept) {
-    using Walk = std::remove_pointer_t<decltype(walk)>;
-    return launch_kernel<channel_forward_kernel<T, decltype(act), Walk, decltype(kept)::value>>(
-        "channel norm forward kernel launch", channel_shape(plan), launch, p, space, workspace.entries(),
-        workspace.finals(), workspace.counters());
-  });
+  return run(passes, channel_shape(plan));
 }
 
 template <class T>
@@ -287,39 +315,63 @@ Status launch_channel_moments(const ChannelMoments& problem, const ChannelPlan& 
       static_cast<const MomentsEntry<A>*>(ChannelWorkspace(launch, plan).entries()), p.geometry.channels, plan.parts);
 }
 
-/// ReLU's instance serves every mask: the bits are the slope.
+/// ReLU's instance serves every mask: the bits are the slope. p: as it is planned, see set_geometry.
+template <class T>
+Status launch_backward_passes(const BackwardProblem<Accumulator<T>>& p, const ChannelInputGradient& problem,
+                              ChannelPasses passes, const ChannelPlan& plan, const Launch& launch) {
+  using A = Accumulator<T>;
+  const bool launches = plan.order == ChannelOrder::launches;
+  if constexpr (sizeof(T) < 8) {
+    if (plan.order == ChannelOrder::rings) return launch_ring_backward<T>(p, plan, launch);
+    if (plan.order == ChannelOrder::slabs) return launch_slab_backward<T>(p, plan, launch);
+    if (launches && plan.access == ChannelAccess::planes) {
+      return launch_plane_backward<T>(problem, passes, plan, launch);
+    }
+  }
+  if (plan.units == 0) return {};
+  const ChannelWorkspace workspace(launch, plan);
+  const auto space_of = [&](ChannelPasses of) {
+    ChannelSpace space(p, plan, of);
+    space.set_extent(p.geometry, p.x);
+    return space;
+  };
+  const auto run = [&](ChannelSpace space, const LaunchShape& shape) {
+    return with_instance<T>(plan, p.activation.kind, [&](auto act, auto* walk, auto kept) {
+      using Walk = std::remove_pointer_t<decltype(walk)>;
+      return launch_kernel<channel_backward_kernel<T, decltype(act), Walk, decltype(kept)::value>>(
+          "channel norm backward kernel launch", shape, launch, p, space, workspace.entries(), workspace.finals(),
+          workspace.counters());
+    });
+  };
+  if constexpr (sizeof(T) < 8) {
+    if (launches) {
+      using Pass = BackwardPass<T, Identity<Math<T>>, RowWalk<T, kPackSize<T>>, false>;
+      const auto pass = [&](ChannelPasses of, const LaunchShape& shape) { return run(space_of(of), shape); };
+      return launch_row_passes(plan, pass, [&](const LaunchShape& shape) {
+        return launch_kernel<channel_settle_kernel<Pass, BackwardProblem<A>, NumberPair<A>>>(
+            "channel norm settle kernel launch", shape, launch, p, space_of(ChannelPasses::both),
+            static_cast<NumberPair<A>*>(workspace.entries()), static_cast<NumberPair<A>*>(workspace.finals()));
+      });
+    }
+  }
+  NORMACT_TRY(workspace.clear_counters(launch));
+  return run(space_of(passes), channel_shape(plan));
+}
+
 template <class T>
 Status launch_channel_backward(const ChannelInputGradient& problem, ChannelPasses passes, const ChannelPlan& plan,
                                const Launch& launch) {
   using A = Accumulator<T>;
   BackwardProblem<A> p(problem);
   set_geometry(plan, &p, {&p.dy, &p.x, &p.addend, &p.y, &p.dx, &p.daddend});
-  const ChannelWorkspace workspace(launch, plan);
-  const bool slabs = plan.order == ChannelOrder::slabs, planes = plan.order == ChannelOrder::launches;
-  const bool rings = plan.order == ChannelOrder::rings;
-  if constexpr (sizeof(T) < 8) {
-    if (rings) NORMACT_TRY(launch_ring_backward<T>(p, plan, launch));
-    if (slabs) NORMACT_TRY(launch_slab_backward<T>(p, plan, launch));
-    if (planes) NORMACT_TRY(launch_plane_backward<T>(problem, passes, plan, launch));
-  }
-  if (plan.units > 0 && !rings && !slabs && !planes) {
-    ChannelSpace space(p, plan, passes);
-    space.set_extent(p.geometry, p.x);
-    NORMACT_TRY(workspace.clear_counters(launch));
-    NORMACT_TRY(with_instance<T>(plan, p.activation.kind, [&](auto act, auto* walk, auto kept) {
-      using Walk = std::remove_pointer_t<decltype(walk)>;
-      return launch_kernel<channel_backward_kernel<T, decltype(act), Walk, decltype(kept)::value>>(
-          "channel norm backward kernel launch", channel_shape(plan), launch, p, space, workspace.entries(),
-          workspace.finals(), workspace.counters());
-    }));
-  }
+  NORMACT_TRY(launch_backward_passes<T>(p, problem, passes, plan, launch));
   const bool gradients = p.dweight.data != nullptr || p.dbias.data != nullptr;
   const bool table = passes == ChannelPasses::reduce;
   if (!table && !(gradients && (p.set == ChannelSet::group || plan.units == 0))) return {};
-  return launch_kernel<channel_sums_kernel<T>>("parameter gradient kernel launch", finish_shape(p.geometry.channels),
-                                               launch, p.dweight, p.dbias, table ? p.sums : ChannelTable{},
-                                               static_cast<const NumberPair<A>*>(workspace.entries()), plan.batches,
-                                               p.geometry.channels, plan.parts);
+  return launch_kernel<channel_sums_kernel<T>>(
+      "parameter gradient kernel launch", finish_shape(p.geometry.channels), launch, p.dweight, p.dbias,
+      table ? p.sums : ChannelTable{}, static_cast<const NumberPair<A>*>(ChannelWorkspace(launch, plan).entries()),
+      plan.batches, p.geometry.channels, plan.parts);
 }
 
 template <class A>

@@ -74,7 +74,21 @@ inline void check_cut(const normact::PlaneDivision& d) {
   CHECK(d.blocks() * normact::kChannelThreads >= d.numbers() * d.team);
 }
 
+/// Both passes have the same items, in one wave, for which there are blocks; what they leave has room.
+inline void check_row_launches(const ChannelRequest& r, const ChannelPlan& plan) {
+  CHECK(plan.slabs_a_wave >= plan.slabs && !plan.waits_together() && plan.counter_bytes == 0);
+  CHECK(plan.blocks >= 1 && plan.blocks <= std::max<int64_t>(2 * 132, 2 * 108));
+  CHECK(plan.units_a_part * plan.parts >= plan.units && plan.units_a_part * (plan.parts - 1) < plan.units);
+  CHECK_EQ(plan.kept_bytes, normact::kLargeRingAccesses * normact::kChannelThreads * 16);
+  const auto finals = static_cast<size_t>(plan.batches * plan.groups * 2 * accumulator_bytes(r.dtype));
+  CHECK(plan.finals > 0 && plan.workspace_bytes >= plan.finals + finals);
+}
+
 inline void check_launches(const ChannelRequest& r, const ChannelPlan& plan) {
+  if (plan.access != ChannelAccess::planes) {
+    check_row_launches(r, plan);
+    return;
+  }
   check_cut(plan.reduce);
   check_cut(plan.apply);
   CHECK(plan.whole && !plan.waits_together() && plan.counter_bytes == 0);

@@ -80,7 +80,7 @@ TEST(batch_norm_of_small_planes_goes_by_columns) {
 
 TEST(larger_than_the_device_is_read_twice) {
   const ChannelPlan plan = plan_of(forward(Layout::rows, 256, 256, 3136, 0));
-  CHECK(plan.order == ChannelOrder::waves);
+  CHECK(plan.order == ChannelOrder::launches);
   CHECK_EQ(plan.tile, 256);
   CHECK_EQ(plan.kept_bytes, normact::kLargeRingAccesses * normact::kChannelThreads * 16);
   CHECK_EQ(plan.unit_step, plan.lines * plan.parts);  // blocks go through x side by side
@@ -133,7 +133,7 @@ TEST(bits_of_two_packs_are_on_neighbouring_threads) {
     p.mask = &mask;
     p.geometry.places_after = 1;
     const ChannelPlan plan = plan_of(p);
-    CHECK(plan.order == ChannelOrder::waves && plan.lanes % 2 == 0 && plan.mask_with_y);
+    CHECK(plan.order == ChannelOrder::launches && plan.lanes % 2 == 0 && plan.mask_with_y);
     check_division(p);
   }
 }
