@@ -19,7 +19,8 @@ bool forward_warp(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) 
   // Two packs a thread, until a row takes the whole warp.
   plan->vectors = static_cast<int>(std::max<int64_t>(2, ceil_div(packs, kWarp)));
   if (plan->vectors == 5) plan->vectors = 6;
-  plan->threads_per_row = static_cast<int>(power_of_two_from(ceil_div(packs, plan->vectors)));
+  if (r.mixed && plan->vectors == 3) plan->vectors = 4;
+  plan->threads_per_row = r.mixed ? kWarp : static_cast<int>(power_of_two_from(ceil_div(packs, plan->vectors)));
   // Few rows are spread over all multiprocessors.
   plan->threads = 128;
   while (plan->threads > kWarp && r.geometry.rows * plan->threads_per_row < plan->threads * 2 * device.multiprocessors)
@@ -37,14 +38,14 @@ bool forward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan)
   const int most[] = {256, size == 4 ? 768 : 512, size == 2 ? 224 : 256, 256};
   if (packs < 1 || packs > 4 * most[1]) return false;
   // Of the longest rows too few fit a multiprocessor to hide each other's latency: clusters have them come in ahead.
-  const int64_t longest = size == 2 || (size == 4 && r.activated) ? 1536 : 4 * most[1];
+  const int64_t longest = !r.mixed && (size == 2 || (size == 4 && r.activated)) ? 1536 : 4 * most[1];
   if (r.variant == NORMACT_ROW_AUTO && device.active_clusters[0] > 0 && packs > longest) return false;
   // Three to six packs a thread, whichever leaves fewest of them idle; of equals, fewest threads from 96 on for 16-bit
   // elements, for others four packs, or two warps rather than one.
   int64_t best = INT64_MAX;
   for (const int vectors : {4, 5, 6, 3}) {
     const int64_t lanes = round_up(ceil_div(packs, vectors), kWarp);
-    if (lanes > most[vectors - 3]) continue;
+    if (lanes > most[vectors - 3] || (r.mixed && vectors > 4)) continue;
     const bool preferred = size == 2 ? lanes >= 96 && lanes < plan->threads_per_row : plan->threads_per_row == kWarp;
     const bool better = lanes * vectors < best || (lanes * vectors == best && preferred);
     if (!better) continue;
@@ -97,7 +98,7 @@ bool plan_cluster_ring(const DeviceInfo& device, int tensors, int least, int wan
 }
 
 bool forward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
-  if (in_runs(r)) return false;
+  if (in_runs(r) || r.mixed) return false;
   for (const int vectors : {4, 8}) {  // with eight the bias does not fit in registers
     // Forward is bound by bandwidth, which fewer pairs share more evenly (H200: 60 of 66).
     if (!divide_over_cluster(r, device, vectors, true, plan)) continue;
@@ -129,7 +130,8 @@ bool plan_ring(const RowRequest& r, const DeviceInfo& device, int groups, RowPla
   const int64_t tensors = r.residual ? 3 : 2;
   plan->threads = groups * plan->threads_per_row;
   plan->rows_per_block = groups;
-  const int64_t stage = tensors * groups * plan->packs_per_block * int64_t{kPackBytes};
+  const int64_t tensor = groups * plan->packs_per_block * int64_t{kPackBytes};
+  const int64_t stage = tensors * tensor - (r.mixed ? tensor / 2 : 0);  // dy has half the bytes then
   plan->stages = static_cast<int>(std::min<int64_t>(kMaxStages, (device.shared_memory_block - parameters) / stage));
   // Parameter sums meet in it, too.
   const int64_t shared = std::max(parameters + plan->stages * stage, sums * std::min(groups, plan->threads / kWarp));
@@ -169,7 +171,7 @@ bool backward_warp(const RowRequest& r, const DeviceInfo& device, RowPlan* plan)
   const bool wide = size_of(r.dtype) == 2 && packs > kept * kWarp;
   plan->vectors = wide ? kept * 3 / 2 : kept;
   if (packs < 1 || packs > plan->vectors * kWarp) return false;
-  plan->threads_per_row = static_cast<int>(power_of_two_from(ceil_div(packs, plan->vectors)));
+  plan->threads_per_row = r.mixed ? kWarp : static_cast<int>(power_of_two_from(ceil_div(packs, plan->vectors)));
   return plan_groups(r, device, plan, backward_threads(r, plan->vectors * pack_size(r)));
 }
 
@@ -182,19 +184,22 @@ bool backward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan
   const auto lanes_for = [&](int vectors) {
     return std::max<int64_t>(round_up(ceil_div(packs, vectors), kWarp), 2 * kWarp);
   };
-  if (r.variant == NORMACT_ROW_AUTO && device.active_clusters[0] > 0 && packs > (r.activated ? 1280 : 256 * kept))
+  const int64_t longest = r.activated ? 1280 : 256 * kept;
+  if (r.variant == NORMACT_ROW_AUTO && device.active_clusters[0] > 0 && !r.mixed && packs > longest)
     return false;  // see forward_block
   // 16 elements a thread, or for 16-bit types 24, which lower the cost of a row beside its elements but leave registers
   // for fewer threads. Layer norm, which computes more, prefers 24 unless 16 keep clearly more packs at work; RMS norm
   // prefers 16 while that leaves a block two rows at a time. Activations are bound by arithmetic, which needs warps,
-  // and of which idle lanes take their share: 16 (gelu, 8192x4096 bf16: 78 us for 84, H200).
+  // and of which idle lanes take their share: 16 (gelu, 8192x4096 bf16: 78 us for 84, H200). Mixed rows, which have no
+  // clusters, take 24 where they would not fit otherwise.
   const int threads = backward_threads(r, kept * pack_size(r));
   const int more = kept * 3 / 2, more_threads = backward_threads(r, more * pack_size(r));
   const int64_t groups = threads / lanes_for(kept), more_groups = more_threads / lanes_for(more);
-  const bool prefers_more = r.activated                 ? groups < 1
+  const bool prefers_more = r.activated || r.mixed      ? groups < 1
                             : r.kind == NormKind::layer ? groups * 9 <= more_groups * 10
                                                         : groups < 2;
-  const bool use_more = size_of(r.dtype) == 2 && prefers_more && more_groups > 0;
+  const bool has_more = size_of(r.dtype) == 2 || (r.mixed && !r.activated);
+  const bool use_more = has_more && prefers_more && more_groups > 0;
   if (!use_more && groups < 1) return false;
   plan->vectors = use_more ? more : kept;
   plan->threads_per_row = static_cast<int>(lanes_for(plan->vectors));
@@ -202,7 +207,7 @@ bool backward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan
 }
 
 bool backward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
-  if (in_runs(r)) return false;
+  if (in_runs(r) || r.mixed) return false;
   const int tensors = r.residual ? 3 : 2;
   if (divide_over_cluster(r, device, kept_packs(r), false, plan)) {
     plan->threads = plan->threads_per_row + kClusterServants * kWarp;

@@ -35,14 +35,14 @@ bool lines_are_packs(const Operand& operand, const RowGeometry& g) {
 RowAccess access_of(const RowProblem& problem, std::initializer_list<const Operand*> like_x,
                     std::initializer_list<const Operand*> parameters) {
   const RowGeometry& g = problem.geometry;
-  if (problem.adjacent) {
+  if (problem.adjacent && !is_mixed(problem)) {
     bool packed = true;
     for (const Operand* operand : like_x) packed = packed && lines_are_packs(*operand, g);
     return packed ? RowAccess::packed_lines : RowAccess::lines;
   }
   if (!problem.contiguous || g.row_ndim > 2 || (g.row_ndim == 2 && g.rows > kMaxDivisibleRows))
     return RowAccess::strided;
-  bool packs = g.cols * size_of(problem.dtype) % kPackBytes == 0;
+  bool packs = g.cols * size_of(problem.io_dtype) % kPackBytes == 0;
   for (const Operand* operand : like_x) packs = packs && pack_aligned(*operand, g);
   const Operand* first = nullptr;
   for (const Operand* operand : parameters) {
@@ -51,7 +51,7 @@ RowAccess access_of(const RowProblem& problem, std::initializer_list<const Opera
     if (first != nullptr && first->dtype != operand->dtype) return RowAccess::strided;
     first = operand;
   }
-  return packs ? RowAccess::packs : RowAccess::runs;
+  return packs ? RowAccess::packs : is_mixed(problem) ? RowAccess::strided : RowAccess::runs;
 }
 
 /// Whether the rows of all these operands follow each other without gaps.
@@ -69,6 +69,7 @@ RowRequest request_for(const RowProblem& problem, RowAccess access, bool residua
   r.kind = problem.kind;
   r.dtype = problem.dtype;
   r.activated = !is_identity(problem.activation);
+  r.mixed = is_mixed(problem);
   r.access = access;
   r.residual = residual;
   r.variant = variant;
@@ -86,7 +87,7 @@ RowRequest request_of(const RowForward& p, normact_row_variant variant, int sm_m
 }
 
 RowRequest request_of(const RowBackward& p, normact_row_variant variant, int sm_margin) {
-  const RowAccess access = access_of(p, {&p.x, &p.dy, &p.dresidual, &p.dx}, {&p.weight, &p.bias});
+  const RowAccess access = access_of(p, {&p.x, &p.dy, &p.dresidual, &p.dx, &p.daddend}, {&p.weight, &p.bias});
   RowRequest r = request_for(p, access, p.dresidual.data != nullptr, variant, sm_margin);
   r.dense = rows_are_dense(p.geometry, {&p.x, &p.dy, &p.dresidual, &p.dx});
   r.parameter_gradients = p.dweight.data != nullptr || p.dbias.data != nullptr;

@@ -43,13 +43,17 @@ enum class NormKind : uint8_t { layer, rms };
 struct RowProblem {
   RowGeometry geometry;
   NormKind kind;
-  DType dtype;      // of x and everything of x's shape
+  DType dtype;      // of what is normalised: s and what is added to it, forward; x, dresidual and daddend, backward
   bool contiguous;  // col_ndim == 1 and every operand with columns has col_stride 1: the fast kernels' condition
   bool adjacent;    // not so, but in every operand of x's shape neighbouring rows lie side by side: row stride 1 inmost
+  DType io_dtype;   // of x and y, of dy and dx: dtype, or 16 bits beside float32 (a mixed problem)
   double eps;
   double weight_offset;
   Activation activation;  // of the affine norm
 };
+
+/// Whether tensors of 16 bits go with sums of float32. Forward, there is a residual then.
+NORMACT_HD bool is_mixed(const RowProblem& problem) { return problem.io_dtype != problem.dtype; }
 
 /// y = act(norm(s)), s = x or round(x + residual). rows >= 1 and cols >= 1 (the C boundary finishes empty problems
 /// itself).
@@ -63,6 +67,7 @@ struct RowBackward : RowProblem {
   Operand dy, x, weight, mean, rstd, dresidual;  // weight, mean (rms), dresidual may be absent
   Operand bias;                                  // the forward's; absent without an activation
   Operand dx, dweight, dbias;                    // dweight, dbias may be absent
+  Operand daddend;                               // dx before it is rounded; only of mixed problems, may be absent
 };
 
 /// Element offset of a flat index into an index space with these sizes and strides.

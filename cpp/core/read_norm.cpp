@@ -42,6 +42,17 @@ Status check_weight_offset(const RowProblem& problem, const normact_tensor* weig
                  " but weight is NULL; expected a weight to add it to");
 }
 
+// Tensors of 16 bits go with sums of float32. What neither is, the table below refuses.
+bool is_mixed(const normact_tensor& narrow, const normact_tensor* wide) {
+  return wide != nullptr && narrow.dtype_bits == 16 && wide->dtype_bits == 32;
+}
+
+Status check_daddend(const normact_norm_backward_args& args) {
+  if (args.daddend == nullptr || is_mixed(*args.dy, args.x)) return {};
+  return invalid(
+      "daddend is given; expected NULL, as dx is the gradient of both, unless dy has 16 bits and x is float32");
+}
+
 Status check_mean(const RowProblem& problem, const normact_tensor* mean) {
   if (problem.kind == NormKind::layer || mean == nullptr) return {};
   return invalid("mean is given; expected NULL, as rms_norm has no mean");
@@ -64,18 +75,22 @@ Status read_norm_forward(const normact_norm_desc* desc, const normact_norm_forwa
   NORMACT_TRY(check_mean(*problem, args.mean));
 
   enum : uint64_t { kX, kResidual };  // places in the table
+  const uint64_t sum = is_mixed(*args.x, args.residual) ? kResidual : kX;
   RowForward& p = *problem;
   const RowArgument table[] = {
       {"x", args.x, Role::element, false, 0, &p.x},
-      {"residual", args.residual, Role::element, false, 0, &p.residual},
+      {"residual", args.residual, Role::sum, false, 0, &p.residual},
       {"weight", args.weight, Role::parameter, false, 0, &p.weight},
       {"bias", args.bias, Role::parameter, false, 0, &p.bias},
       {"y", args.y, Role::element, true, bit(kX), &p.y},
-      {"residual_out", args.residual_out, Role::element, true, bit(kX) | bit(kResidual), &p.residual_out},
+      {"residual_out", args.residual_out, Role::element, true, bit(kX) | bit(kResidual), &p.residual_out, sum},
       {"mean", args.mean, Role::statistic, true, 0, &p.mean},
       {"rstd", args.rstd, Role::statistic, true, 0, &p.rstd},
   };
-  return read_row_arguments(table, what.num_axes, what.axes, purpose, problem, device);
+  NORMACT_TRY(read_row_arguments(table, what.num_axes, what.axes, purpose, problem, device));
+  p.io_dtype = p.x.dtype;
+  p.dtype = args.residual != nullptr ? p.residual.dtype : p.x.dtype;
+  return {};
 }
 
 Status read_norm_backward(const normact_norm_desc* desc, const normact_norm_backward_args* given, Purpose purpose,
@@ -90,24 +105,30 @@ Status read_norm_backward(const normact_norm_desc* desc, const normact_norm_back
   if (problem->kind == NormKind::layer) NORMACT_TRY(require(args.mean, "mean"));
   NORMACT_TRY(require(args.rstd, "rstd"));
   NORMACT_TRY(require(args.dx, "dx"));
+  NORMACT_TRY(check_daddend(args));
   NORMACT_TRY(check_weight_offset(*problem, args.weight));
   NORMACT_TRY(check_mean(*problem, args.mean));
 
   enum : uint64_t { kX, kDy, kDresidual };  // places in the table
+  const uint64_t io = is_mixed(*args.dy, args.x) ? kDy : kX;
   RowBackward& p = *problem;
   const RowArgument table[] = {
       {"x", args.x, Role::element, false, 0, &p.x},
-      {"dy", args.dy, Role::element, false, 0, &p.dy},
+      {"dy", args.dy, Role::gradient, false, 0, &p.dy},
       {"dresidual", args.dresidual, Role::element, false, 0, &p.dresidual},
-      {"weight", args.weight, Role::parameter, false, 0, &p.weight},
+      {"weight", args.weight, Role::parameter, false, 0, &p.weight, io},
       {"mean", args.mean, Role::statistic, false, 0, &p.mean},
       {"rstd", args.rstd, Role::statistic, false, 0, &p.rstd},
-      {"bias", is_identity(p.activation) ? nullptr : args.bias, Role::parameter, false, 0, &p.bias},
-      {"dx", args.dx, Role::element, true, bit(kDy) | bit(kX) | bit(kDresidual), &p.dx},
-      {"dweight", args.dweight, Role::parameter, true, 0, &p.dweight},
-      {"dbias", args.dbias, Role::parameter, true, 0, &p.dbias},
+      {"bias", is_identity(p.activation) ? nullptr : args.bias, Role::parameter, false, 0, &p.bias, io},
+      {"dx", args.dx, Role::element, true, bit(kDy) | bit(kX) | bit(kDresidual), &p.dx, io},
+      {"dweight", args.dweight, Role::parameter, true, 0, &p.dweight, io},
+      {"dbias", args.dbias, Role::parameter, true, 0, &p.dbias, io},
+      {"daddend", args.daddend, Role::element, true, bit(kX) | bit(kDresidual), &p.daddend},
   };
-  return read_row_arguments(table, what.num_axes, what.axes, purpose, problem, device);
+  NORMACT_TRY(read_row_arguments(table, what.num_axes, what.axes, purpose, problem, device));
+  p.io_dtype = p.dy.dtype;
+  p.dtype = p.x.dtype;
+  return {};
 }
 
 }  // namespace normact

@@ -7,9 +7,11 @@
 namespace normact {
 namespace {
 
+bool is_like_x(Role role) { return role == Role::element || role == Role::sum || role == Role::gradient; }
+
 // Which dimensions of x an argument of this role has.
 uint64_t dims_of(Role role, uint64_t axes) {
-  return role == Role::element ? kAllDims : role == Role::parameter ? axes : ~axes;
+  return is_like_x(role) ? kAllDims : role == Role::parameter ? axes : ~axes;
 }
 
 bool has_cols(const Present& present) { return present.argument->role != Role::statistic; }
@@ -17,9 +19,18 @@ bool has_cols(const Present& present) { return present.argument->role != Role::s
 Operand& operand_of(const Present& present) { return *static_cast<const RowArgument*>(present.argument)->operand; }
 
 const char* shape_text(Role role) {
-  return role == Role::element     ? "x's shape"
+  return is_like_x(role)           ? "x's shape"
          : role == Role::parameter ? "x's shape over the normalised axes"
                                    : "x's shape without the normalised axes";
+}
+
+// The argument whose dtype decides that of another; x stands for one that should be there and is not.
+const Present& like_of(const Present& present, std::span<const Present> all) {
+  const uint64_t place = static_cast<const RowArgument*>(present.argument)->like_of;
+  for (const Present& other : all) {
+    if (other.place == place) return other;
+  }
+  return all[0];
 }
 
 // One of the two index spaces of the geometry, and where its strides lie in an operand.
@@ -77,7 +88,7 @@ Status merge_geometry(uint64_t axes, std::span<const Present> all, RowProblem* p
   for (const Present& present : all) {
     const Operand& operand = operand_of(present);
     if (has_cols(present)) problem->contiguous &= operand.col_stride[0] == 1;
-    if (present.argument->role == Role::element) problem->adjacent &= operand.row_stride[geometry.row_ndim - 1] == 1;
+    if (is_like_x(present.argument->role)) problem->adjacent &= operand.row_stride[geometry.row_ndim - 1] == 1;
   }
   problem->adjacent &= !problem->contiguous;
   return {};
@@ -112,13 +123,13 @@ Status read_row_arguments(std::span<const RowArgument> arguments, int32_t num_ax
   for (Present& present : all) {
     const Role role = present.argument->role;
     const uint64_t dims = dims_of(role, normalised);
-    NORMACT_TRY(check_device_and_dtype(present, x));
+    NORMACT_TRY(check_device(present, x));
+    NORMACT_TRY(check_dtype(present, like_of(present, all)));
     if (!align(present.array, x.array.ndim, x.array.shape, dims, present.stride)) [[unlikely]]
       return wrong_shape(present, x.array.ndim, x.array.shape, dims, shape_text(role));
     operand_of(present).data = present.array.data;
     operand_of(present).dtype = present.array.dtype;
   }
-  problem->dtype = x.array.dtype;
   *device = x.array.device;
   NORMACT_TRY(merge_geometry(normalised, all, problem));
   return purpose == Purpose::query ? Status() : check_overlaps(all);

@@ -11,28 +11,6 @@ namespace {
 
 std::string device_text(Device device) { return device.cuda ? text("CUDA device ", device.id) : "the CPU"; }
 
-Status check_device(const Present& present, const Present& x) {
-  if (present.array.device == x.array.device) return {};
-  return invalid(present.argument->name, " is on ", device_text(present.array.device), "; expected ",
-                 device_text(x.array.device), ", where ", x.argument->name, " is");
-}
-
-Status check_dtype(const Present& present, const Present& x) {
-  const Role role = present.argument->role;
-  if (role == Role::bits || role == Role::counter) return {};
-  const DType dtype = x.array.dtype;
-  const DType accumulator = accumulator_of(dtype);
-  const bool has_dtype_of_x = role == Role::element || role == Role::parameter;
-  const bool as_x = has_dtype_of_x && present.array.dtype == dtype;
-  const bool as_accumulator = role != Role::element && present.array.dtype == accumulator;
-  if (as_x || as_accumulator) return {};
-  const DType expected = has_dtype_of_x ? dtype : accumulator;
-  const bool either = role == Role::parameter && accumulator != dtype;
-  return invalid(present.argument->name, " has dtype ", name_of(present.array.dtype), "; expected ", name_of(expected),
-                 either ? text(" or ", name_of(accumulator)) : "", " as ", x.argument->name, " has dtype ",
-                 name_of(dtype));
-}
-
 // The same addresses in the same order; dimensions of one index have no stride worth comparing.
 bool same_tensor(const Memory& a, const Memory& b) {
   if (a.data != b.data || a.element != b.element || a.ndim != b.ndim) return false;
@@ -60,6 +38,28 @@ Status read_argument(const TensorArgument& argument, uint64_t place, Purpose pur
   if (argument.role == Role::bits) return read_bytes(*argument.tensor, argument.name, purpose, &present->array);
   if (argument.role == Role::counter) return read_integers(*argument.tensor, argument.name, purpose, &present->array);
   return read_array(*argument.tensor, argument.name, purpose, &present->array);
+}
+
+Status check_device(const Present& present, const Present& x) {
+  if (present.array.device == x.array.device) return {};
+  return invalid(present.argument->name, " is on ", device_text(present.array.device), "; expected ",
+                 device_text(x.array.device), ", where ", x.argument->name, " is");
+}
+
+Status check_dtype(const Present& present, const Present& x) {
+  const Role role = present.argument->role;
+  if (role == Role::bits || role == Role::counter) return {};
+  const DType found = present.array.dtype, dtype = x.array.dtype;
+  const DType accumulator = accumulator_of(dtype);
+  const bool has_dtype_of_x = role <= Role::parameter;
+  const bool either = role == Role::sum || role == Role::parameter;  // of x's dtype and the accumulator's
+  const bool narrower = role == Role::gradient && dtype == DType::f32;
+  if (found == (has_dtype_of_x ? dtype : accumulator)) return {};
+  if ((either && found == accumulator) || (narrower && size_of(found) == 2)) return {};
+  return invalid(present.argument->name, " has dtype ", name_of(found), "; expected ",
+                 name_of(has_dtype_of_x ? dtype : accumulator),
+                 either && accumulator != dtype ? text(" or ", name_of(accumulator)) : "",
+                 narrower ? ", float16 or bfloat16" : "", " as ", x.argument->name, " has dtype ", name_of(dtype));
 }
 
 Status check_device_and_dtype(const Present& present, const Present& x) {

@@ -23,6 +23,8 @@ constexpr int kMaxArguments = 16;
 /// Decides dtype, and with the geometry shape.
 enum class Role : uint8_t {
   element,    // x's shape and dtype
+  sum,        // x's shape; x's dtype or the accumulator's
+  gradient,   // x's shape; x's dtype, or 16 bits if that is float32
   parameter,  // x's shape over the normalised axes, or the bias or channel axis; x's dtype or the accumulator's
   statistic,  // x's shape without the normalised axes, or an entry a set; the accumulator's dtype
   bits,       // a bit for each of x's elements; uint8
@@ -72,6 +74,8 @@ Status read_all(std::span<const Argument> arguments, Purpose purpose, Present (&
 
 /// Device and dtype, by role, beside those of x: the argument, whatever its name, that the others are measured by.
 Status check_device_and_dtype(const Present& present, const Present& x);
+Status check_device(const Present& present, const Present& x);
+Status check_dtype(const Present& present, const Present& x);
 
 /// A contiguous bit for each element of x, in an array of as many axes as there are `orders` to choose from, or fewer.
 Status check_bits(const Present& present, const Present& x, int orders);

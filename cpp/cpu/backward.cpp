@@ -19,6 +19,11 @@ struct Partials {
   int64_t stride;  // bytes from one block's array to the next
 };
 
+int64_t bytes_of_row(const RowBackward& problem) {
+  const int64_t x_and_daddend = (problem.daddend.data ? 2 : 1) * size_of(problem.dtype);
+  return problem.geometry.cols * (2 * size_of(problem.io_dtype) + x_and_daddend);
+}
+
 bool wants_sums(const RowBackward& problem) { return problem.dweight.data || problem.dbias.data; }
 
 int64_t array_bytes(const RowProblem& problem) { return align_up(problem.geometry.cols * accumulator_size(problem)); }
@@ -42,9 +47,10 @@ void clear(ParameterSums sums, int64_t offset, int64_t bytes) {
 
 constexpr int64_t kMinStreamedRow = 16384;  // bytes: shorter rows come faster with dx asked for early
 
-/// Not where dx is written in place, whose lines have been read.
+/// Not where dx or daddend is written in place, whose lines have been read.
 bool streams_output(const RowBackward& p, int64_t bytes) {
   if (!p.contiguous || p.geometry.cols * size_of(p.dtype) < kMinStreamedRow) return false;
+  if (p.daddend.data && (p.daddend.data == p.x.data || p.daddend.data == p.dresidual.data)) return false;
   return p.dx.data != p.dy.data && p.dx.data != p.x.data && p.dx.data != p.dresidual.data && streams(bytes);
 }
 
@@ -155,12 +161,12 @@ size_t row_norm_backward_workspace(const RowBackward& problem) {
 
 Status row_norm_backward(const RowBackward& problem, void* workspace) {
   Call call = {};
-  NORMACT_TRY(find_row_kernels(problem.dtype, &call.kernels));
+  NORMACT_TRY(find_row_kernels(problem, &call.kernels));
   ArrayActivation activation;
   const ArrayActivation* activated;
   NORMACT_TRY(find_array_activation(problem.dtype, problem.activation, &activation, &activated));
   const int64_t cols = problem.geometry.cols;
-  const int64_t traffic = 3 * problem.geometry.rows * cols * size_of(problem.dtype);
+  const int64_t traffic = bytes_of_row(problem) * problem.geometry.rows;
   call.blocks = blocks_of(problem);
   call.threads = threads_for(traffic, num_threads());
   call.partials = partials_in(problem, call.blocks.count, workspace);

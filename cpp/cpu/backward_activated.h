@@ -15,8 +15,8 @@ struct Activated {
 };
 
 /// The first sweep over at most kChunk columns.
-template <class T>
-__attribute__((noinline)) RowSums activated_sums(const Backward<T>& b, const GradientRow<T>& row, Range columns,
+template <class T, class X>
+__attribute__((noinline)) RowSums activated_sums(const Backward<T, X>& b, const GradientRow<T, X>& row, Range columns,
                                                  Activated<T>& buffer) {
   RowSums sums[1] = {};
   for (int64_t begin = columns.begin; begin < columns.end; begin += kActivated) {
@@ -38,27 +38,29 @@ __attribute__((noinline)) RowSums activated_sums(const Backward<T>& b, const Gra
 }
 
 /// dx of a fetched row. A row that fits into the buffer is still there from the first sweep.
-template <class T>
-__attribute__((noinline)) void finish_activated_row(const Backward<T>& b, int64_t index, const GradientRow<T>& row,
-                                                    RowSums total, Activated<T>& buffer, bool ready = false) {
+template <class T, class X>
+__attribute__((noinline)) void finish_activated_row(const Backward<T, X>& b, int64_t index,
+                                                    const GradientRow<T, X>& row, RowSums total, Activated<T>& buffer,
+                                                    bool ready = false) {
   const InputFactors<T> c(b, row.rstd, total);
-  T* const dx = b.dx.target(index);
+  const InputGradient<T, X> to = {b.dx.target(index), b.daddend ? b.daddend.target(index) : nullptr};
   const T* const dresidual = b.dresidual ? b.dresidual.read(index) : nullptr;
   for (int64_t begin = 0; begin < b.cols; begin += kActivated) {
     const int64_t count = b.cols - begin < kActivated ? b.cols - begin : kActivated;
     if (!ready) activated_gradients(b, row, begin, count, buffer.g);
     const GradientRow<T, Accumulator<T>> piece = {buffer.g, row.x + begin, row.mean, row.rstd};
-    write_gradients<T, false>(b, piece, dresidual, dx, begin, count, c);
+    write_gradients<T, false>(b, piece, dresidual, to, begin, count, c);
   }
   b.dx.write(index);
+  if (b.daddend) b.daddend.write(index);
 }
 
 /// Rows of any length. Sums of chunks join in order, as where threads share a row.
-template <class T>
-__attribute__((noinline)) void backward_activated_rows(const Backward<T>& b, Range rows) {
+template <class T, class X>
+__attribute__((noinline)) void backward_activated_rows(const Backward<T, X>& b, Range rows) {
   Activated<T> buffer;
   for (int64_t index = rows.begin; index < rows.end; ++index) {
-    const GradientRow<T> row = fetch_row(b, index);
+    const GradientRow<T, X> row = fetch_row(b, index);
     RowSums total = {};
     for (int64_t begin = 0; begin < b.cols; begin += kChunk) {
       const RowSums part = activated_sums(b, row, {begin, begin + kChunk < b.cols ? begin + kChunk : b.cols}, buffer);

@@ -17,86 +17,95 @@ constexpr int64_t kMaxSharedFinishCols = 512;  // rows that share the second swe
 constexpr int64_t kMinFarSharedCols = 2048;    // from memory, shorter rows come faster one by one, asked for early
 
 /// Rows that go through the sweeps together, with what the second reads and writes beside.
-template <class T, int kRows>
+template <class T, class X, int kRows>
 struct RowGroup {
-  GradientRow<T> rows[kRows];
+  GradientRow<T, X> rows[kRows];
   const T* dresidual[kRows];
-  T* dx[kRows];
+  InputGradient<T, X> to[kRows];
 };
 
-/// One row of a problem of any strides; write() then puts dx in place.
-template <class T>
-__attribute__((noinline)) RowGroup<T, 1> gather_group(const Backward<T>& b, int64_t index) {
-  return {{fetch_row(b, index)}, {b.dresidual ? b.dresidual.read(index) : nullptr}, {b.dx.target(index)}};
+/// One row of a problem of any strides; write_row() then puts its gradients in place.
+template <class T, class X>
+__attribute__((noinline)) RowGroup<T, X, 1> gather_group(const Backward<T, X>& b, int64_t index) {
+  return {{fetch_row(b, index)},
+          {b.dresidual ? b.dresidual.read(index) : nullptr},
+          {{b.dx.target(index), b.daddend ? b.daddend.target(index) : nullptr}}};
+}
+
+template <class T, class X>
+NORMACT_SIMD void write_row(const Backward<T, X>& b, int64_t index) {
+  b.dx.write(index);
+  if (b.daddend) b.daddend.write(index);
 }
 
 /// Of a plain problem.
-template <class T, int kRows>
-NORMACT_SIMD RowGroup<T, kRows> plain_group(const Backward<T>& b, int64_t index) {
-  RowGroup<T, kRows> group;
+template <int kRows, class T, class X>
+NORMACT_SIMD RowGroup<T, X, kRows> plain_group(const Backward<T, X>& b, int64_t index) {
+  RowGroup<T, X, kRows> group;
 #pragma GCC unroll 2
   for (int r = 0; r < kRows; ++r) {
     const int64_t row = index + r;
     group.rows[r] = {b.dy.plain(row), b.x.plain(row), b.mean ? *b.mean.plain(row) : 0, *b.rstd.plain(row)};
     group.dresidual[r] = b.dresidual ? b.dresidual.plain(row) : nullptr;
-    group.dx[r] = b.dx.plain(row);
+    group.to[r] = {b.dx.plain(row), b.daddend ? b.daddend.plain(row) : nullptr};
   }
   return group;
 }
 
 /// dx of a group from the sums over the whole rows.
-template <class T, int kRows, bool kFar>
-NORMACT_SIMD void finish_group(const Backward<T>& b, const RowGroup<T, kRows>& group, const RowSums (&totals)[kRows]) {
+template <bool kFar, class T, class X, int kRows>
+NORMACT_SIMD void finish_group(const Backward<T, X>& b, const RowGroup<T, X, kRows>& group,
+                               const RowSums (&totals)[kRows]) {
   InputFactors<T> c[kRows];
   for (int r = 0; r < kRows; ++r) c[r] = InputFactors<T>(b, group.rows[r].rstd, totals[r]);
   if constexpr (kRows > 1) {  // too short to be written past the caches
     if (b.cols <= kMaxSharedFinishCols) {
-      return input_gradients<T, kRows, kFar>(group.rows, group.dresidual, group.dx, b.weight, b.cols, c);
+      return input_gradients<T, kRows, kFar>(group.rows, group.dresidual, group.to, b.weight, b.cols, c);
     }
   }
 #pragma GCC unroll 2
   for (int r = 0; r < kRows; ++r) {
-    write_gradients<T, kFar>(b, group.rows[r], group.dresidual[r], group.dx[r], 0, b.cols, c[r]);
+    write_gradients<T, kFar>(b, group.rows[r], group.dresidual[r], group.to[r], 0, b.cols, c[r]);
   }
 }
 
 /// The group of rows from `index`, of any length. A function of its own, without calls, so that the sums have the
 /// registers, and without a way of the group through memory: it would be read in other pieces than it is written.
-template <class T, int kRows, Gradients kGradients, bool kPlain, bool kFar>
-__attribute__((noinline)) void backward_group(const Backward<T>& b, int64_t index) {
+template <int kRows, Gradients kGradients, bool kPlain, bool kFar, class T, class X>
+__attribute__((noinline)) void backward_group(const Backward<T, X>& b, int64_t index) {
   const auto group = [&]() __attribute__((always_inline)) {
     if constexpr (kPlain) {
-      return plain_group<T, kRows>(b, index);
+      return plain_group<kRows>(b, index);
     } else {
       return gather_group(b, index);
     }
   }();
   RowSums totals[kRows] = {};
   sum_columns<T, kRows, kGradients, kFar>(group.rows, b.weight, b.dweight, b.dbias, b.cols, totals);
-  finish_group<T, kRows, kFar>(b, group, totals);
-  if constexpr (!kPlain) b.dx.write(index);
+  finish_group<kFar>(b, group, totals);
+  if constexpr (!kPlain) write_row(b, index);
 }
 
-template <class T, Gradients kGradients>
-NORMACT_SIMD void backward_rows_with(const Backward<T>& b, Range rows, bool in_groups, bool far) {
+template <Gradients kGradients, class T, class X>
+NORMACT_SIMD void backward_rows_with(const Backward<T, X>& b, Range rows, bool in_groups, bool far) {
   int64_t row = rows.begin;
   if (!b.plain) {
-    for (; row < rows.end; ++row) backward_group<T, 1, kGradients, false, false>(b, row);
+    for (; row < rows.end; ++row) backward_group<1, kGradients, false, false>(b, row);
   }
   if (in_groups) {
     for (; row + kSharedRows <= rows.end; row += kSharedRows)
-      backward_group<T, kSharedRows, kGradients, true, false>(b, row);
+      backward_group<kSharedRows, kGradients, true, false>(b, row);
   }
   if (far) {
-    for (; row < rows.end; ++row) backward_group<T, 1, kGradients, true, true>(b, row);
+    for (; row < rows.end; ++row) backward_group<1, kGradients, true, true>(b, row);
   }
-  for (; row < rows.end; ++row) backward_group<T, 1, kGradients, true, false>(b, row);
+  for (; row < rows.end; ++row) backward_group<1, kGradients, true, false>(b, row);
 }
 
-template <class T>
+template <class T, class X>
 void backward_rows(const BackwardWork& work, Range rows, ParameterSums sums, void* scratch) {
   const RowProblem& p = *work.problem;
-  const Backward<T> b(work, {0, p.geometry.cols}, sums, static_cast<T*>(scratch));
+  const Backward<T, X> b(work, {0, p.geometry.cols}, sums, scratch);
   const bool far = b.plain && p.geometry.rows * b.cols * int64_t(sizeof(T)) >= kFarBytes;
   const bool in_groups = b.plain && b.cols <= kMaxSharedCols && !(far && b.cols < kMinFarSharedCols);
   if (b.activation) {
@@ -104,19 +113,19 @@ void backward_rows(const BackwardWork& work, Range rows, ParameterSums sums, voi
   } else if (b.cols <= kNarrowVectors * kLanes<T>) {
     backward_narrow(b, rows);
   } else if (b.dbias) {
-    backward_rows_with<T, Gradients::both>(b, rows, in_groups, far);
+    backward_rows_with<Gradients::both>(b, rows, in_groups, far);
   } else if (b.dweight) {
-    backward_rows_with<T, Gradients::weight>(b, rows, in_groups, far);
+    backward_rows_with<Gradients::weight>(b, rows, in_groups, far);
   } else {
-    backward_rows_with<T, Gradients::none>(b, rows, in_groups, far);
+    backward_rows_with<Gradients::none>(b, rows, in_groups, far);
   }
   if (b.streams) stream_fence();
 }
 
-template <class T>
+template <class T, class X>
 RowSums backward_sums(const BackwardWork& work, int64_t index, Range columns, ParameterSums sums, void* scratch) {
-  const Backward<T> b(work, columns, sums, static_cast<T*>(scratch));
-  const GradientRow<T> row[1] = {fetch_row(b, index)};
+  const Backward<T, X> b(work, columns, sums, scratch);
+  const GradientRow<T, X> row[1] = {fetch_row(b, index)};
   if (b.activation) {
     Activated<T> g;
     return activated_sums(b, row[0], {0, b.cols}, g);
@@ -132,15 +141,15 @@ RowSums backward_sums(const BackwardWork& work, int64_t index, Range columns, Pa
   return total[0];
 }
 
-template <class T>
+template <class T, class X>
 void backward_apply(const BackwardWork& work, int64_t index, Range columns, RowSums total, void* scratch) {
-  const Backward<T> b(work, columns, {}, static_cast<T*>(scratch));
+  const Backward<T, X> b(work, columns, {}, scratch);
   if (b.activation) {
     Activated<T> g;
     finish_activated_row(b, index, fetch_row(b, index), total, g);
   } else {
-    finish_group<T, 1, false>(b, gather_group(b, index), {total});
-    b.dx.write(index);
+    finish_group<false>(b, gather_group(b, index), {total});
+    write_row(b, index);
   }
   if (b.streams) stream_fence();
 }

@@ -101,16 +101,24 @@ template <class T>
 struct InputFactors {
   using N = Accumulator<T>;
   InputFactors() = default;
-  NORMACT_SIMD InputFactors(const Backward<T>& b, double rstd, RowSums total)
+  template <class X>
+  NORMACT_SIMD InputFactors(const Backward<T, X>& b, double rstd, RowSums total)
       : c1(b.kind == NormKind::layer ? N(total.g * (rstd * b.share)) : 0),
         c2(N(total.g_xhat * (rstd * b.share) * rstd)) {}
   N c1, c2;
 };
 
+/// Where the second sweep writes: dx, and of mixed problems daddend or null. T, X: as in Backward.
+template <class T, class X>
+struct InputGradient {
+  X* dx;
+  T* daddend;
+};
+
 /// The second sweep: dx of some rows (dx may be any of the inputs). dresidual: their arrays, read if kResidual.
-template <class T, int kRows, bool kResidual, bool kFar, class D>
+template <class T, int kRows, bool kResidual, bool kFar, class D, class X>
 NORMACT_SIMD void input_gradients(const GradientRow<T, D> (&rows)[kRows], const T* const (&dresidual)[kRows],
-                                  T* const (&dx)[kRows], const Accumulator<T>* weight, int64_t cols,
+                                  const InputGradient<T, X> (&to)[kRows], const Accumulator<T>* weight, int64_t cols,
                                   const InputFactors<T> (&c)[kRows]) {
   using V = Vec<T>;
   V mean[kRows], rstd[kRows], c1[kRows], c2[kRows];
@@ -128,37 +136,55 @@ NORMACT_SIMD void input_gradients(const GradientRow<T, D> (&rows)[kRows], const 
       const V deviation = load(rows[r].x + j, lanes) - mean[r];
       V value = input_gradient(g, deviation, rstd[r], c1[r], c2[r], kFused);
       if constexpr (kResidual) value += load(dresidual[r] + j, lanes);
-      if constexpr (kFar) prefetch(dx[r] + j);
-      store(dx[r] + j, value, lanes);
+      if constexpr (kFar) prefetch(to[r].dx + j);
+      store(to[r].dx + j, value, lanes);
+      if constexpr (!std::is_same_v<T, X>) {
+        if (!to[r].daddend) continue;
+        if constexpr (kFar) prefetch(to[r].daddend + j);
+        store(to[r].daddend + j, value, lanes);
+      }
     }
   });
 }
 
 /// The same of rows of which there may be a dresidual.
-template <class T, int kRows, bool kFar, class D>
+template <class T, int kRows, bool kFar, class D, class X>
 NORMACT_SIMD void input_gradients(const GradientRow<T, D> (&rows)[kRows], const T* const (&dresidual)[kRows],
-                                  T* const (&dx)[kRows], const Accumulator<T>* weight, int64_t cols,
+                                  const InputGradient<T, X> (&to)[kRows], const Accumulator<T>* weight, int64_t cols,
                                   const InputFactors<T> (&c)[kRows]) {
   if (dresidual[0]) {
-    input_gradients<T, kRows, true, kFar>(rows, dresidual, dx, weight, cols, c);
+    input_gradients<T, kRows, true, kFar>(rows, dresidual, to, weight, cols, c);
   } else {
-    input_gradients<T, kRows, false, kFar>(rows, dresidual, dx, weight, cols, c);
+    input_gradients<T, kRows, false, kFar>(rows, dresidual, to, weight, cols, c);
   }
 }
 
 /// The second sweep over `count` columns from `begin`, with which `row` begins; dresidual: of the whole row, or null.
-template <class T, bool kFar, class D>
-NORMACT_SIMD void write_gradients(const Backward<T>& b, const GradientRow<T, D>& row, const T* dresidual, T* dx,
-                                  int64_t begin, int64_t count, const InputFactors<T>& c) {
+template <class T, bool kFar, class X, class D>
+NORMACT_SIMD void write_gradients(const Backward<T, X>& b, const GradientRow<T, D>& row, const T* dresidual,
+                                  const InputGradient<T, X>& to, int64_t begin, int64_t count,
+                                  const InputFactors<T>& c) {
   const InputFactors<T> factors[1] = {c};
-  const auto sweep = [&](T* to, int64_t first, int64_t number) __attribute__((always_inline)) {
+  const auto sweep = [&](X* dx, T* daddend, int64_t first, int64_t number) __attribute__((always_inline)) {
     const GradientRow<T, D> part[1] = {{row.dy + first, row.x + first, row.mean, row.rstd}};
     const T* const added[1] = {dresidual ? dresidual + begin + first : nullptr};
-    T* const target[1] = {to};
+    const InputGradient<T, X> target[1] = {{dx, daddend}};
     input_gradients<T, 1, kFar>(part, added, target, b.weight + begin + first, number, factors);
   };
-  if (b.streams) return stream_pieces(dx + begin, count, sweep);
-  sweep(dx + begin, 0, count);
+  if (!b.streams) return sweep(to.dx + begin, to.daddend ? to.daddend + begin : nullptr, 0, count);
+  if constexpr (!std::is_same_v<T, X>) {
+    if (to.daddend) {  // pieces of the wider lines
+      return stream_pieces(to.daddend + begin, count,
+                           [&](T* piece, int64_t first, int64_t number) __attribute__((always_inline)) {
+                             alignas(kLineBytes) X narrow[kStreamed<T>];
+                             sweep(narrow, piece, first, number);
+                             stream<X>(narrow, to.dx + begin + first, number);
+                           });
+    }
+  }
+  stream_pieces(to.dx + begin, count, [&](X* piece, int64_t first, int64_t number) __attribute__((always_inline)) {
+    sweep(piece, nullptr, first, number);
+  });
 }
 
 }  // namespace normact::cpu::NORMACT_ISA

@@ -75,6 +75,12 @@ Status find_row_kernels(DType dtype, const RowKernels** kernels) {
   return Status();
 }
 
+Status find_row_kernels(const RowProblem& problem, const RowKernels** kernels) {
+  NORMACT_TRY(find_row_kernels(problem.dtype, kernels));
+  if (is_mixed(problem)) *kernels = &selection().isa->mixed_row[problem.io_dtype == DType::f16 ? 0 : 1];
+  return Status();
+}
+
 Status find_pointwise_kernels(DType dtype, const PointwiseKernels** kernels) {
   const Selection& chosen = selection();
   if (!chosen.isa) return Status(NORMACT_INVALID_ARGUMENT, chosen.error);

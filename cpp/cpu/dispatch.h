@@ -8,7 +8,9 @@
 
 namespace normact::cpu {
 
-/// The kernels for this dtype. An error if NORMACT_CPU_ISA names no instruction set that this build and processor have.
+/// The kernels for a problem or a dtype. An error if NORMACT_CPU_ISA names no instruction set that this build and
+/// processor have.
+Status find_row_kernels(const RowProblem& problem, const RowKernels** kernels);
 Status find_row_kernels(DType dtype, const RowKernels** kernels);
 Status find_pointwise_kernels(DType dtype, const PointwiseKernels** kernels);
 Status find_channel_kernels(DType dtype, const ChannelKernels** kernels);

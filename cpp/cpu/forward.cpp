@@ -11,14 +11,15 @@ namespace normact::cpu {
 namespace {
 
 int64_t bytes_of_row(const RowForward& problem) {
-  return (problem.residual.data ? 4 : 2) * problem.geometry.cols * size_of(problem.dtype);
+  const int64_t sums = problem.residual.data ? size_of(problem.dtype) : 0;
+  return 2 * problem.geometry.cols * (size_of(problem.io_dtype) + sums);
 }
 
 constexpr int64_t kMinStreamedRow = 4096;  // bytes: of shorter rows, what it costs to begin is more than it gains
 
 /// Not where y is written in place, whose lines have been read.
 bool streams_output(const RowForward& p) {
-  if (!p.contiguous || p.geometry.cols * size_of(p.dtype) < kMinStreamedRow) return false;
+  if (!p.contiguous || p.geometry.cols * size_of(p.io_dtype) < kMinStreamedRow) return false;
   return p.y.data != p.x.data && p.y.data != p.residual.data && streams(p.geometry.rows * bytes_of_row(p));
 }
 
@@ -86,10 +87,10 @@ void forward_by_chunks(const Call& call, Moments<double>* moments) {
 
 Status row_norm_forward(const RowForward& problem) {
   const RowKernels* kernels;
-  NORMACT_TRY(find_row_kernels(problem.dtype, &kernels));
+  NORMACT_TRY(find_row_kernels(problem, &kernels));
   ArrayActivation activation;
   const ArrayActivation* activated;
-  NORMACT_TRY(find_array_activation(problem.dtype, problem.activation, &activation, &activated));
+  NORMACT_TRY(find_array_activation(problem.io_dtype, problem.activation, &activation, &activated));
   const int64_t cols = problem.geometry.cols;
   const int threads = threads_for(problem.geometry.rows * bytes_of_row(problem), num_threads());
   const bool by_tiles = in_tiles(problem);

@@ -21,12 +21,12 @@ constexpr int64_t kLargeGroupCols = 512;
 
 /// ... and come from a cache near by; what comes from farther is faster row by row, unless conversions take the time
 /// (fp32 on a Xeon, 512x768 and 512x1000: 125 and 175 us in groups, 114 and 162 row by row).
-template <class T>
+template <class T, class X>
 NORMACT_SIMD bool in_groups(const RowProblem& problem) {
   constexpr int64_t kCacheBytes = 1024 * 1024;
   const RowGeometry& geometry = problem.geometry;
   if (!problem.contiguous || geometry.cols > kGroupCols) return false;
-  return sizeof(T) == 2 || geometry.rows * geometry.cols * int64_t(sizeof(T)) <= kCacheBytes;
+  return sizeof(X) == 2 || geometry.rows * geometry.cols * int64_t(sizeof(T)) <= kCacheBytes;
 }
 
 /// totals[k][r] += the sums of what term(row, column, lanes, accumulators) adds to accumulators[k], over all columns of
@@ -111,17 +111,17 @@ NORMACT_SIMD Moments<double> moments_of(NormKind kind, const T* s, int64_t cols,
   return {moments.mean[0], moments.m2[0], double(cols)};
 }
 
-template <class T>
-NORMACT_SIMD void apply(const Forward<T>& f, const T* s, T* y, Statistics statistics) {
+template <class T, class X>
+NORMACT_SIMD void apply(const Forward<T, X>& f, const T* s, X* y, Statistics statistics) {
   if (f.activation) [[unlikely]]
-    return normalize_activated<T>(f, s, y, statistics);
-  if (f.streams) return normalize_streamed<T>(f, s, y, statistics);
+    return normalize_activated(f, s, y, statistics);
+  if (f.streams) return normalize_streamed(f, s, y, statistics);
   normalize<T>(s, y, f.weight, f.bias, f.cols, statistics);
 }
 
 /// One row of any length.
-template <class T>
-NORMACT_SIMD void forward_row(const Forward<T>& f, int64_t row) {
+template <class T, class X>
+NORMACT_SIMD void forward_row(const Forward<T, X>& f, int64_t row) {
   const T* s = fetch_row(f, row);
   Moments<double> total;
   for (int64_t begin = 0; begin < f.cols; begin += kChunk) {
@@ -129,56 +129,61 @@ NORMACT_SIMD void forward_row(const Forward<T>& f, int64_t row) {
     const Moments<double> part = moments_of<T>(f.kind, s + begin, count, 1 / double(count));
     total = begin == 0 ? part : merge(total, part);
   }
-  apply<T>(f, s, f.y.target(row), finish(f, row, total));
+  apply(f, s, f.y.target(row), finish(f, row, total));
   f.y.write(row);
 }
 
 /// Short rows, a step for all before the next step: the sums of one row are a chain of dependent operations, and the
 /// other rows fill its gaps.
-template <class T, int kRows>
-NORMACT_SIMD void forward_group(const Forward<T>& f, int64_t row) {
+template <int kRows, class T, class X>
+NORMACT_SIMD void forward_group(const Forward<T, X>& f, int64_t row) {
   const T* s[kRows];
   Accumulator<T> mean[kRows], rstd[kRows];
   for (int r = 0; r < kRows; ++r) s[r] = fetch_row(f, row + r);
   finish<T, kRows>(f, row, moments_of<T, kRows>(f.kind, s, f.cols, f.share), double(f.cols), mean, rstd);
-  for (int r = 0; r < kRows; ++r) apply<T>(f, s[r], f.y.target(row + r), {mean[r], rstd[r]});
+  for (int r = 0; r < kRows; ++r) apply(f, s[r], f.y.target(row + r), {mean[r], rstd[r]});
 }
 
-template <class T>
+template <class T, class X>
 void forward_rows(const ForwardWork& work, Range rows, void* scratch) {
   const RowProblem& p = *work.problem;
-  const Forward<T> f(work, {0, p.geometry.cols}, static_cast<T*>(scratch));
+  const Forward<T, X> f(work, {0, p.geometry.cols}, scratch);
   if (f.cols <= kLanes<T> && !f.activation) return forward_narrow(f, rows);
   int64_t row = rows.begin;
-  if (in_groups<T>(p)) {
+  if (in_groups<T, X>(p)) {
     if (f.cols <= kLargeGroupCols) {
-      for (; row + kLargeGroup <= rows.end; row += kLargeGroup) forward_group<T, kLargeGroup>(f, row);
+      for (; row + kLargeGroup <= rows.end; row += kLargeGroup) forward_group<kLargeGroup>(f, row);
     }
-    for (; row + kGroup <= rows.end; row += kGroup) forward_group<T, kGroup>(f, row);
+    for (; row + kGroup <= rows.end; row += kGroup) forward_group<kGroup>(f, row);
   }
-  for (; row < rows.end; ++row) forward_row<T>(f, row);
+  for (; row < rows.end; ++row) forward_row(f, row);
   if (f.streams) stream_fence();
 }
 
-template <class T>
+template <class T, class X>
 Moments<double> forward_moments(const ForwardWork& work, int64_t row, Range columns, void* scratch) {
-  const Forward<T> f(work, columns, static_cast<T*>(scratch));
+  const Forward<T, X> f(work, columns, scratch);
   return moments_of<T>(f.kind, fetch_row(f, row), f.cols, f.share);
 }
 
-template <class T>
+template <class T, class X>
 Statistics forward_merge(const ForwardWork& work, int64_t row, const Moments<double>* chunks, int64_t count) {
-  const Forward<T> f(work, {0, 0}, nullptr);
+  const Forward<T, X> f(work, {0, 0}, nullptr);
   Moments<double> total = chunks[0];
   for (int64_t i = 1; i < count; ++i) total = merge(total, chunks[i]);
   return finish(f, row, total);
 }
 
-template <class T>
+template <class T, class X>
 void forward_apply(const ForwardWork& work, int64_t row, Range columns, Statistics statistics, void* scratch) {
-  const Forward<T> f(work, columns, static_cast<T*>(scratch));
-  const T* s = f.residual ? f.sum.read(row) : f.x.read(row);
-  apply<T>(f, s, f.y.target(row), statistics);
+  const Forward<T, X> f(work, columns, scratch);
+  const T* s;
+  if constexpr (std::is_same_v<T, X>) {
+    s = f.residual ? f.sum.read(row) : f.x.read(row);
+  } else {
+    s = f.sum.read(row);
+  }
+  apply(f, s, f.y.target(row), statistics);
   f.y.write(row);
   if (f.streams) stream_fence();
 }

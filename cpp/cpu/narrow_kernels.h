@@ -36,8 +36,8 @@ NORMACT_SIMD void with_vectors(int64_t cols, Run run) {
 }
 
 /// Forward rows of at most one vector. (With more, the companions of forward_group hide more latency than this saves.)
-template <class T>
-NORMACT_SIMD void forward_narrow(const Forward<T>& f, Range rows) {
+template <class T, class X>
+NORMACT_SIMD void forward_narrow(const Forward<T, X>& f, Range rows) {
   using N = Accumulator<T>;
   using V = Vec<T>;
   const First lanes{int(f.cols)};
@@ -55,15 +55,15 @@ NORMACT_SIMD void forward_narrow(const Forward<T>& f, Range rows) {
   }
 }
 
-template <class T, int kVectors>
-NORMACT_SIMD void backward_narrow_of(const Backward<T>& b, Range rows) {
+template <class T, int kVectors, class X>
+NORMACT_SIMD void backward_narrow_of(const Backward<T, X>& b, Range rows) {
   using N = Accumulator<T>;
   using V = Vec<T>;
   V weight[kVectors], dweight[kVectors] = {}, dbias[kVectors] = {}, g[kVectors], xhat[kVectors];
   for_each_vector<T, kVectors>(
       b.cols, [&](int v, int j, auto lanes) __attribute__((always_inline)) { weight[v] = load(b.weight + j, lanes); });
   for (int64_t index = rows.begin; index < rows.end; ++index) {
-    const GradientRow<T> row = fetch_row(b, index);
+    const GradientRow<T, X> row = fetch_row(b, index);
     const V mean = broadcast(row.mean), rstd = broadcast(row.rstd);
     V g_sum = {}, g_xhat_sum = {};
     for_each_vector<T, kVectors>(b.cols, [&](int v, int j, auto lanes) __attribute__((always_inline)) {
@@ -77,14 +77,19 @@ NORMACT_SIMD void backward_narrow_of(const Backward<T>& b, Range rows) {
     });
     const V c1 = broadcast(b.kind == NormKind::layer ? row.rstd * N(sum(g_sum) * b.share) : 0);
     const V c2 = broadcast(row.rstd * N(sum(g_xhat_sum) * b.share));
-    T* const dx = b.dx.target(index);
+    X* const dx = b.dx.target(index);
+    T* const daddend = b.daddend ? b.daddend.target(index) : nullptr;
     const T* const dresidual = b.dresidual ? b.dresidual.read(index) : nullptr;
     for_each_vector<T, kVectors>(b.cols, [&](int v, int j, auto lanes) __attribute__((always_inline)) {
       V value = input_gradient(g[v], xhat[v], rstd, c1, c2, kFused);
       if (dresidual) value += load(dresidual + j, lanes);
       store(dx + j, value, lanes);
+      if constexpr (!std::is_same_v<T, X>) {
+        if (daddend) store(daddend + j, value, lanes);
+      }
     });
     b.dx.write(index);
+    if (daddend) b.daddend.write(index);
   }
   for_each_vector<T, kVectors>(b.cols, [&](int v, int j, auto lanes) __attribute__((always_inline)) {
     if (b.dweight) store(b.dweight + j, load(b.dweight + j, lanes) + dweight[v], lanes);
@@ -92,8 +97,8 @@ NORMACT_SIMD void backward_narrow_of(const Backward<T>& b, Range rows) {
   });
 }
 
-template <class T>
-NORMACT_SIMD void backward_narrow(const Backward<T>& b, Range rows) {
+template <class T, class X>
+NORMACT_SIMD void backward_narrow(const Backward<T, X>& b, Range rows) {
   with_vectors<T>(b.cols,
                   [&]<int kVectors>() __attribute__((always_inline)) { backward_narrow_of<T, kVectors>(b, rows); });
 }

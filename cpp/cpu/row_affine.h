@@ -44,17 +44,17 @@ NORMACT_SIMD void normalize(const T* s, Out* y, const Accumulator<T>* weight, co
 }
 
 /// A row whose y goes past the caches.
-template <class T>
-__attribute__((noinline)) void normalize_streamed(const Forward<T>& f, const T* s, T* y, Statistics statistics) {
-  stream_pieces(y, f.cols, [&](T* piece, int64_t begin, int64_t count) {
+template <class T, class X>
+__attribute__((noinline)) void normalize_streamed(const Forward<T, X>& f, const T* s, X* y, Statistics statistics) {
+  stream_pieces(y, f.cols, [&](X* piece, int64_t begin, int64_t count) {
     normalize<T>(s + begin, piece, f.weight ? f.weight + begin : nullptr, f.bias ? f.bias + begin : nullptr, count,
                  statistics);
   });
 }
 
 /// y = act(affine(normalized(s))), rounded once.
-template <class T>
-__attribute__((noinline)) void normalize_activated(const Forward<T>& f, const T* s, T* y, Statistics statistics) {
+template <class T, class X>
+__attribute__((noinline)) void normalize_activated(const Forward<T, X>& f, const T* s, X* y, Statistics statistics) {
   using N = Accumulator<T>;
   alignas(64) N h[kActivated] = {};  // what is past the row must be numbers too
   for (int64_t begin = 0; begin < f.cols; begin += kActivated) {
@@ -62,7 +62,7 @@ __attribute__((noinline)) void normalize_activated(const Forward<T>& f, const T*
     normalize<T>(s + begin, h, f.weight ? f.weight + begin : nullptr, f.bias ? f.bias + begin : nullptr, count,
                  statistics);
     f.activation->value(*f.activation, h, activation_count(count));
-    const auto round = [&](T* to, int64_t first, int64_t number) {
+    const auto round = [&](X* to, int64_t first, int64_t number) {
       for_vectors<T>(number, [&](int64_t j, auto lanes) { store(to + j, load(h + first + j, lanes), lanes); });
     };
     if (f.streams) {
@@ -74,8 +74,8 @@ __attribute__((noinline)) void normalize_activated(const Forward<T>& f, const T*
 }
 
 /// g = dy * act'(h) for `count` columns from `begin`, h as in the forward. `g` has room for kActivated.
-template <class T>
-__attribute__((noinline)) void activated_gradients(const Backward<T>& b, const GradientRow<T>& row, int64_t begin,
+template <class T, class X>
+__attribute__((noinline)) void activated_gradients(const Backward<T, X>& b, const GradientRow<T, X>& row, int64_t begin,
                                                    int64_t count, Accumulator<T>* g) {
   normalize<T>(row.x + begin, g, b.weight + begin, b.bias ? b.bias + begin : nullptr, count, {row.mean, row.rstd});
   b.activation->slope(*b.activation, g, activation_count(count));

@@ -85,10 +85,11 @@ struct RowKernels {
   void (*add)(void* target, const void* source, int64_t count);
 };
 
-/// An instruction set: its name and its kernels by DType.
+/// An instruction set: its name and its kernels by DType; those of mixed problems, for fp16 and bf16.
 struct Isa {
   const char* name;
   RowKernels row[4];
+  RowKernels mixed_row[2];
   const PointwiseKernels* pointwise;
   const ChannelKernels* channel;
 };
@@ -103,10 +104,10 @@ extern const Isa kBaselineIsa;
 
 /// Bytes of scratch per thread for columns of this many, and none for contiguous problems.
 inline int64_t forward_scratch(const RowProblem& problem, int64_t columns) {
-  return problem.contiguous ? 0 : 2 * columns * size_of(problem.dtype);
+  return problem.contiguous ? 0 : columns * (size_of(problem.dtype) + size_of(problem.io_dtype));
 }
 inline int64_t backward_scratch(const RowProblem& problem, int64_t columns) {
-  return problem.contiguous ? 0 : 3 * columns * size_of(problem.dtype);
+  return problem.contiguous ? 0 : columns * (2 * size_of(problem.dtype) + size_of(problem.io_dtype));
 }
 
 }  // namespace normact::cpu

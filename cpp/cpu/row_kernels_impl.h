@@ -15,17 +15,18 @@
 namespace normact::cpu {
 namespace NORMACT_ISA {
 
-template <class T>
+template <class T, class X = T>
 constexpr RowKernels kernels_for() {
   using N = Accumulator<T>;
-  return {forward_rows<T>,   forward_moments<T>, forward_merge<T>,    forward_apply<T>,
-          backward_rows<T>,  backward_sums<T>,   backward_apply<T>,   forward_tiles<T>,
-          backward_tiles<T>, load_parameter<N>,  reduce_parameter<N>, add<N>};
+  return {forward_rows<T, X>,   forward_moments<T, X>, forward_merge<T, X>,  forward_apply<T, X>,
+          backward_rows<T, X>,  backward_sums<T, X>,   backward_apply<T, X>, forward_tiles<T, X>,
+          backward_tiles<T, X>, load_parameter<N>,     reduce_parameter<N>,  add<N>};
 }
 
 constexpr Isa isa(const PointwiseKernels* pointwise, const ChannelKernels* channel) {
   return {NORMACT_NAME_OF(NORMACT_ISA),
           {kernels_for<double>(), kernels_for<float>(), kernels_for<Half>(), kernels_for<BFloat>()},
+          {kernels_for<float, Half>(), kernels_for<float, BFloat>()},
           pointwise,
           channel};
 }

@@ -8,25 +8,34 @@
 #include "cpu/simd_element.h"
 #include "math/moments.h"
 
+#include <type_traits>
+
 namespace normact::cpu::NORMACT_ISA {
 
-/// What a forward kernel works on: a range of columns of every row.
+/// The row of scratch that begins so many bytes behind the first.
 template <class T>
+NORMACT_SIMD T* row_after(void* scratch, int64_t bytes) {
+  return reinterpret_cast<T*>(static_cast<char*>(scratch) + bytes);
+}
+
+/// What a forward kernel works on: a range of columns of every row. T: the type of sums, X: that of x and y; they
+/// differ in mixed problems alone.
+template <class T, class X = T>
 struct Forward {
   using N = Accumulator<T>;
 
-  /// scratch as for Rows, for two rows of these columns.
-  NORMACT_SIMD Forward(const ForwardWork& work, Range columns, T* scratch)
+  /// scratch as for Rows, for a row of sums, then one of x, of these columns.
+  NORMACT_SIMD Forward(const ForwardWork& work, Range columns, void* scratch)
       : kind(work.problem->kind),
         eps(work.problem->eps),
         cols(columns.end - columns.begin),
         share(1 / double(cols)),
         weight(work.weight ? static_cast<const N*>(work.weight) + (columns.begin - work.parameters_from) : nullptr),
         bias(work.bias ? static_cast<const N*>(work.bias) + (columns.begin - work.parameters_from) : nullptr),
-        x(*work.problem, work.problem->x, columns, scratch),
-        residual(*work.problem, work.problem->residual, columns, scratch + cols),
-        sum(*work.problem, work.problem->residual_out, columns, scratch),
-        y(*work.problem, work.problem->y, columns, scratch + cols),
+        x(*work.problem, work.problem->x, columns, row_after<X>(scratch, cols * int64_t{sizeof(T)})),
+        y(*work.problem, work.problem->y, columns, row_after<X>(scratch, cols * int64_t{sizeof(T)})),
+        residual(*work.problem, work.problem->residual, columns, static_cast<T*>(scratch)),
+        sum(*work.problem, work.problem->residual_out, columns, static_cast<T*>(scratch)),
         mean(*work.problem, work.problem->mean),
         rstd(*work.problem, work.problem->rstd),
         activation(work.activation),
@@ -38,25 +47,28 @@ struct Forward {
   double share;  // of one column in a mean over these
   const N* weight;
   const N* bias;
-  Rows<T> x, residual, sum, y;
+  Rows<X> x, y;
+  Rows<T> residual, sum;
   RowStarts<N> mean, rstd;
   const ArrayActivation* activation;
   bool streams;
 };
 
 /// s = round(x + residual); s may be either.
-template <class T>
-NORMACT_SIMD void add_residual(const T* x, const T* residual, T* s, int64_t cols) {
+template <class T, class X>
+NORMACT_SIMD void add_residual(const X* x, const T* residual, T* s, int64_t cols) {
   for_vectors<T>(cols,
                  [&](int64_t j, auto lanes) { store(s + j, load(x + j, lanes) + load(residual + j, lanes), lanes); });
 }
 
-/// The row s as an array; writes residual_out if there is a residual.
-template <class T>
-NORMACT_SIMD const T* fetch_row(const Forward<T>& f, int64_t row) {
-  if (!f.residual) return f.x.read(row);
+/// The row s as an array; writes residual_out if there is a residual, as in mixed problems there is.
+template <class T, class X>
+NORMACT_SIMD const T* fetch_row(const Forward<T, X>& f, int64_t row) {
+  if constexpr (std::is_same_v<T, X>) {
+    if (!f.residual) return f.x.read(row);
+  }
   T* const s = f.sum.target(row);
-  add_residual<T>(f.x.read(row), f.residual.read(row), s, f.cols);
+  add_residual(f.x.read(row), f.residual.read(row), s, f.cols);
   f.sum.write(row);
   return s;
 }
@@ -77,8 +89,8 @@ struct RowMoments {
 };
 
 /// Moments to mean and rstd, rounded to the accumulator type, and stored where wanted.
-template <class T, int kRows>
-NORMACT_SIMD void finish(const Forward<T>& f, int64_t row, const RowMoments<kRows>& moments, double count,
+template <class T, int kRows, class X>
+NORMACT_SIMD void finish(const Forward<T, X>& f, int64_t row, const RowMoments<kRows>& moments, double count,
                          Accumulator<T> (&mean)[kRows], Accumulator<T> (&rstd)[kRows]) {
   using N = Accumulator<T>;
   const auto rsqrt = [](double v) __attribute__((always_inline)) { return 1 / __builtin_sqrt(v); };
@@ -89,20 +101,21 @@ NORMACT_SIMD void finish(const Forward<T>& f, int64_t row, const RowMoments<kRow
 }
 
 /// The same of one row.
-template <class T>
-NORMACT_SIMD Statistics finish(const Forward<T>& f, int64_t row, const Moments<double>& moments) {
+template <class T, class X>
+NORMACT_SIMD Statistics finish(const Forward<T, X>& f, int64_t row, const Moments<double>& moments) {
   Accumulator<T> mean[1], rstd[1];
   finish<T, 1>(f, row, {{moments.mean}, {moments.m2}}, moments.count, mean, rstd);
   return {mean[0], rstd[0]};
 }
 
-/// What a backward kernel works on: a range of columns of every row.
-template <class T>
+/// What a backward kernel works on: a range of columns of every row. T: the type of x, dresidual and daddend, X: that
+/// of dy and dx; they differ in mixed problems alone.
+template <class T, class X = T>
 struct Backward {
   using N = Accumulator<T>;
 
-  /// scratch as for Rows, for three rows of these columns.
-  NORMACT_SIMD Backward(const BackwardWork& work, Range columns, ParameterSums sums, T* scratch)
+  /// scratch as for Rows, for rows of x, of dresidual, and of dy, of these columns.
+  NORMACT_SIMD Backward(const BackwardWork& work, Range columns, ParameterSums sums, void* scratch)
       : kind(work.problem->kind),
         plain(work.problem->contiguous && work.problem->geometry.row_ndim == 1),
         share(1 / double(work.problem->geometry.cols)),
@@ -111,10 +124,11 @@ struct Backward {
         bias(work.bias ? static_cast<const N*>(work.bias) + columns.begin : nullptr),
         dweight(sums.dweight ? static_cast<N*>(sums.dweight) + columns.begin : nullptr),
         dbias(sums.dbias ? static_cast<N*>(sums.dbias) + columns.begin : nullptr),
-        dy(*work.problem, work.problem->dy, columns, scratch),
-        x(*work.problem, work.problem->x, columns, scratch + cols),
-        dresidual(*work.problem, work.problem->dresidual, columns, scratch + 2 * cols),
-        dx(*work.problem, work.problem->dx, columns, scratch),
+        dy(*work.problem, work.problem->dy, columns, row_after<X>(scratch, 2 * cols * int64_t{sizeof(T)})),
+        dx(*work.problem, work.problem->dx, columns, row_after<X>(scratch, 2 * cols * int64_t{sizeof(T)})),
+        x(*work.problem, work.problem->x, columns, static_cast<T*>(scratch)),
+        daddend(*work.problem, work.problem->daddend, columns, static_cast<T*>(scratch)),
+        dresidual(*work.problem, work.problem->dresidual, columns, row_after<T>(scratch, cols * int64_t{sizeof(T)})),
         mean(*work.problem, work.problem->mean),
         rstd(*work.problem, work.problem->rstd),
         activation(work.activation),
@@ -128,13 +142,14 @@ struct Backward {
   const N* bias;
   N* dweight;
   N* dbias;
-  Rows<T> dy, x, dresidual, dx;
+  Rows<X> dy, dx;
+  Rows<T> x, daddend, dresidual;
   RowStarts<N> mean, rstd;
   const ArrayActivation* activation;
   bool streams;
 };
 
-/// One row as the sweeps see it. D: T, or its accumulator for gradients that came through an activation.
+/// One row as the sweeps see it. D: the type of dy, or its accumulator for gradients that came through an activation.
 template <class T, class D = T>
 struct GradientRow {
   const D* dy;
@@ -143,8 +158,8 @@ struct GradientRow {
   Accumulator<T> rstd;
 };
 
-template <class T>
-NORMACT_SIMD GradientRow<T> fetch_row(const Backward<T>& b, int64_t row) {
+template <class T, class X>
+NORMACT_SIMD GradientRow<T, X> fetch_row(const Backward<T, X>& b, int64_t row) {
   return {b.dy.read(row), b.x.read(row), b.mean ? *b.mean[row] : 0, *b.rstd[row]};
 }
 

@@ -11,18 +11,20 @@
 
 namespace normact::cpu::NORMACT_ISA {
 
-template <class T>
+/// T, X: as in Backward.
+template <class T, class X>
 struct TileBackward {
   using N = Accumulator<T>;
   using V = Vec<T>;
 
   NORMACT_SIMD TileBackward(const BackwardWork& work, ParameterSums sums, void* scratch)
-      : b(work, {0, work.problem->geometry.cols}, sums, static_cast<T*>(scratch)),
+      : b(work, {0, work.problem->geometry.cols}, sums, scratch),
         tiles(row_tiles(work.problem->geometry)),
         dy(*work.problem, work.problem->dy),
+        dx(*work.problem, work.problem->dx),
         x(*work.problem, work.problem->x),
         dresidual(*work.problem, work.problem->dresidual),
-        dx(*work.problem, work.problem->dx),
+        daddend(*work.problem, work.problem->daddend),
         xhat(static_cast<N*>(scratch)),
         g(xhat + align_up(b.cols * tiles.rows * int64_t(sizeof(N))) / int64_t(sizeof(N))),
         dweight(g + (g - xhat)),
@@ -30,9 +32,10 @@ struct TileBackward {
 
   NORMACT_SIMD int64_t column(int64_t c) const { return c * tiles.rows; }
 
-  Backward<T> b;
+  Backward<T, X> b;
   RowTiles tiles;
-  TileColumns<T> dy, x, dresidual, dx;
+  TileColumns<X> dy, dx;
+  TileColumns<T> x, dresidual, daddend;
   N *xhat, *g;         // the tile, columns of tiles.rows rows
   N *dweight, *dbias;  // sums over the tile's rows, a vector a column
 };
@@ -43,10 +46,10 @@ struct TileRows {
   alignas(64) N mean[kMaxTileRows], rstd[kMaxTileRows];
 };
 
-/// The first sweep over kVectors vectors of rows from row j of the tile on, and some columns. D: T, or its accumulator
-/// for gradients that came through an activation.
-template <class T, int kVectors, class D, class Lanes>
-NORMACT_SIMD void sum_rows(const TileBackward<T>& t, const TileRows<Accumulator<T>>& rows, T* const* x,
+/// The first sweep over kVectors vectors of rows from row j of the tile on, and some columns. D: the type of dy, or its
+/// accumulator for gradients that came through an activation.
+template <int kVectors, class T, class X, class D, class Lanes>
+NORMACT_SIMD void sum_rows(const TileBackward<T, X>& t, const TileRows<Accumulator<T>>& rows, T* const* x,
                            const D* const* dy, int64_t first, int64_t columns, int64_t j, Lanes lanes,
                            Accumulator<T>* g_part, Accumulator<T>* g_xhat_part) {
   using V = Vec<T>;
@@ -84,27 +87,27 @@ NORMACT_SIMD void sum_rows(const TileBackward<T>& t, const TileRows<Accumulator<
 }
 
 /// The first sweep over some columns of a tile.
-template <class T, class D>
-NORMACT_SIMD void sum_part(const TileBackward<T>& t, const Tile& tile, const TileRows<Accumulator<T>>& rows,
+template <class T, class X, class D>
+NORMACT_SIMD void sum_part(const TileBackward<T, X>& t, const Tile& tile, const TileRows<Accumulator<T>>& rows,
                            T* const* x, const D* const* dy, int64_t first, int64_t columns, Accumulator<T>* g_part,
                            Accumulator<T>* g_xhat_part) {
   constexpr int64_t kStep = kLanes<T>;
   int64_t j = 0;
   for (; j + kNarrowVectors * kStep <= tile.count; j += kNarrowVectors * kStep) {
-    sum_rows<T, kNarrowVectors>(t, rows, x, dy, first, columns, j, All{}, g_part, g_xhat_part);
+    sum_rows<kNarrowVectors>(t, rows, x, dy, first, columns, j, All{}, g_part, g_xhat_part);
   }
   for (; j + kStep <= tile.count; j += kStep) {
-    sum_rows<T, 1>(t, rows, x, dy, first, columns, j, All{}, g_part, g_xhat_part);
+    sum_rows<1>(t, rows, x, dy, first, columns, j, All{}, g_part, g_xhat_part);
   }
   if (j < tile.count) {
-    sum_rows<T, 1>(t, rows, x, dy, first, columns, j, First{int(tile.count - j)}, g_part, g_xhat_part);
+    sum_rows<1>(t, rows, x, dy, first, columns, j, First{int(tile.count - j)}, g_part, g_xhat_part);
   }
 }
 
 /// dy * act'(h) of one column, h as in the forward. `g` has room for the tile's rows, up to a whole activation step.
-template <class T>
-NORMACT_SIMD void activated_column(const TileBackward<T>& t, const Tile& tile, const TileRows<Accumulator<T>>& rows,
-                                   const T* x, const T* dy, int64_t c, Accumulator<T>* g) {
+template <class T, class X>
+NORMACT_SIMD void activated_column(const TileBackward<T, X>& t, const Tile& tile, const TileRows<Accumulator<T>>& rows,
+                                   const T* x, const X* dy, int64_t c, Accumulator<T>* g) {
   using N = Accumulator<T>;
   alignas(64) N h[kMaxTileRows] = {};  // what is past the tile must be numbers too
   const auto weight = broadcast(t.b.weight[c]);
@@ -120,12 +123,13 @@ NORMACT_SIMD void activated_column(const TileBackward<T>& t, const Tile& tile, c
 }
 
 /// The first sweep.
-template <class T>
-NORMACT_SIMD void sum_tile(const TileBackward<T>& t, const Tile& tile, const TileRows<Accumulator<T>>& rows,
+template <class T, class X>
+NORMACT_SIMD void sum_tile(const TileBackward<T, X>& t, const Tile& tile, const TileRows<Accumulator<T>>& rows,
                            TileSums<Accumulator<T>>& g, TileSums<Accumulator<T>>& g_xhat) {
   using N = Accumulator<T>;
   for_parts(t.b.cols, [&](int64_t first, int64_t columns) __attribute__((always_inline)) {
-    T *x[kTilePart], *dy[kTilePart];
+    T* x[kTilePart];
+    X* dy[kTilePart];
     t.x.find(tile, first, columns, x);
     t.dy.find(tile, first, columns, dy);
     if (t.b.activation) {
@@ -134,9 +138,9 @@ NORMACT_SIMD void sum_tile(const TileBackward<T>& t, const Tile& tile, const Til
         activated_column(t, tile, rows, x[c], dy[c], first + c, t.g + t.column(first + c));
         activated[c] = t.g + t.column(first + c);
       }
-      sum_part<T, N>(t, tile, rows, x, activated, first, columns, g.part, g_xhat.part);
+      sum_part<T, X, N>(t, tile, rows, x, activated, first, columns, g.part, g_xhat.part);
     } else {
-      sum_part<T, T>(t, tile, rows, x, dy, first, columns, g.part, g_xhat.part);
+      sum_part<T, X, X>(t, tile, rows, x, dy, first, columns, g.part, g_xhat.part);
     }
     g.add_part(tile.count);
     g_xhat.add_part(tile.count);
@@ -144,14 +148,16 @@ NORMACT_SIMD void sum_tile(const TileBackward<T>& t, const Tile& tile, const Til
 }
 
 /// The second sweep.
-template <class T>
-NORMACT_SIMD void input_gradients_of_tile(const TileBackward<T>& t, const Tile& tile, const Accumulator<T>* rstd,
+template <class T, class X>
+NORMACT_SIMD void input_gradients_of_tile(const TileBackward<T, X>& t, const Tile& tile, const Accumulator<T>* rstd,
                                           const Accumulator<T>* c1, const Accumulator<T>* c2) {
   const bool residual = bool(t.dresidual);
   for_parts(t.b.cols, [&](int64_t first, int64_t columns) __attribute__((always_inline)) {
-    T *dx[kTilePart], *dresidual[kTilePart];
+    X* dx[kTilePart];
+    T *dresidual[kTilePart], *daddend[kTilePart];
     t.dx.find(tile, first, columns, dx);
     t.dresidual.find(tile, first, columns, dresidual);
+    t.daddend.find(tile, first, columns, daddend);
     for (int64_t c = 0; c < columns; ++c) {
       const int64_t at = t.column(first + c);
       for_vectors<T>(tile.count, [&](int64_t j, auto lanes) __attribute__((always_inline)) {
@@ -159,13 +165,16 @@ NORMACT_SIMD void input_gradients_of_tile(const TileBackward<T>& t, const Tile& 
                                     load(c1 + j, lanes), load(c2 + j, lanes));
         if (residual) value += load(dresidual[c] + j, lanes);
         store(dx[c] + j, value, lanes);
+        if constexpr (!std::is_same_v<T, X>) {
+          if (daddend[c]) store(daddend[c] + j, value, lanes);
+        }
       });
     }
   });
 }
 
-template <class T>
-__attribute__((noinline)) void backward_tile(const TileBackward<T>& t, const Tile& tile) {
+template <class T, class X>
+__attribute__((noinline)) void backward_tile(const TileBackward<T, X>& t, const Tile& tile) {
   using N = Accumulator<T>;
   TileRows<N> rows;
   for (int64_t r = 0; r < tile.count; ++r) {
@@ -189,9 +198,9 @@ __attribute__((noinline)) void backward_tile(const TileBackward<T>& t, const Til
 }
 
 /// Adds to the sums.
-template <class T>
+template <class T, class X>
 void backward_tiles(const BackwardWork& work, Range tiles, ParameterSums sums, void* scratch) {
-  const TileBackward<T> t(work, sums, scratch);
+  const TileBackward<T, X> t(work, sums, scratch);
   for (int64_t index = tiles.begin; index < tiles.end; ++index) backward_tile(t, tile_at(t.tiles, index));
 }
 

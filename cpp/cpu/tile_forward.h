@@ -9,34 +9,37 @@
 
 namespace normact::cpu::NORMACT_ISA {
 
-template <class T>
+/// T, X: as in Forward.
+template <class T, class X>
 struct TileForward {
   using N = Accumulator<T>;
 
   NORMACT_SIMD TileForward(const ForwardWork& work, void* scratch)
-      : f(work, {0, work.problem->geometry.cols}, static_cast<T*>(scratch)),
+      : f(work, {0, work.problem->geometry.cols}, scratch),
         tiles(row_tiles(work.problem->geometry)),
         x(*work.problem, work.problem->x),
+        y(*work.problem, work.problem->y),
         residual(*work.problem, work.problem->residual),
         sum(*work.problem, work.problem->residual_out),
-        y(*work.problem, work.problem->y),
         s(static_cast<N*>(scratch)) {}
 
   NORMACT_SIMD N* column(int64_t c) const { return s + c * tiles.rows; }
 
-  Forward<T> f;
+  Forward<T, X> f;
   RowTiles tiles;
-  TileColumns<T> x, residual, sum, y;
+  TileColumns<X> x, y;
+  TileColumns<T> residual, sum;
   N* s;  // the tile, columns of tiles.rows rows
 };
 
 /// First pass: s = x or round(x + residual), and its sums over the columns.
-template <class T>
-NORMACT_SIMD void fetch_tile(const TileForward<T>& t, const Tile& tile, TileSums<Accumulator<T>>& sums) {
+template <class T, class X>
+NORMACT_SIMD void fetch_tile(const TileForward<T, X>& t, const Tile& tile, TileSums<Accumulator<T>>& sums) {
   using V = Vec<T>;
   const bool has_residual = bool(t.residual);
   for_parts(t.f.cols, [&](int64_t first, int64_t columns) __attribute__((always_inline)) {
-    T *x[kTilePart], *residual[kTilePart], *sum[kTilePart];
+    X* x[kTilePart];
+    T *residual[kTilePart], *sum[kTilePart];
     t.x.find(tile, first, columns, x);
     t.residual.find(tile, first, columns, residual);
     t.sum.find(tile, first, columns, sum);
@@ -58,8 +61,8 @@ NORMACT_SIMD void fetch_tile(const TileForward<T>& t, const Tile& tile, TileSums
 }
 
 /// Second pass: sums of the deviations from `shift` (one a row) and of their squares.
-template <class T>
-NORMACT_SIMD void centred_tile(const TileForward<T>& t, const Tile& tile, const Accumulator<T>* shift,
+template <class T, class X>
+NORMACT_SIMD void centred_tile(const TileForward<T, X>& t, const Tile& tile, const Accumulator<T>* shift,
                                TileSums<Accumulator<T>>& deviations, TileSums<Accumulator<T>>& squares) {
   using V = Vec<T>;
   for_parts(t.f.cols, [&](int64_t first, int64_t columns) __attribute__((always_inline)) {
@@ -80,8 +83,8 @@ NORMACT_SIMD void centred_tile(const TileForward<T>& t, const Tile& tile, const 
 }
 
 /// mean and rstd of every row of the tile.
-template <class T>
-NORMACT_SIMD void tile_statistics(const TileForward<T>& t, const Tile& tile, Accumulator<T>* mean,
+template <class T, class X>
+NORMACT_SIMD void tile_statistics(const TileForward<T, X>& t, const Tile& tile, Accumulator<T>* mean,
                                   Accumulator<T>* rstd) {
   using N = Accumulator<T>;
   TileSums<N> sums, squares;
@@ -99,9 +102,9 @@ NORMACT_SIMD void tile_statistics(const TileForward<T>& t, const Tile& tile, Acc
   }
 }
 
-/// h = affine(normalized(s)) of column c. Out: T, or its accumulator for values that are not rounded.
-template <class T, class Out>
-NORMACT_SIMD void normalize_column(const Forward<T>& f, const Accumulator<T>* s, Out* h, int64_t c, int64_t rows,
+/// h = affine(normalized(s)) of column c. Out: the type of y, or its accumulator for values that are not rounded.
+template <class T, class X, class Out>
+NORMACT_SIMD void normalize_column(const Forward<T, X>& f, const Accumulator<T>* s, Out* h, int64_t c, int64_t rows,
                                    const Accumulator<T>* mean, const Accumulator<T>* rstd) {
   using N = Accumulator<T>;
   const auto weight = broadcast(f.weight ? f.weight[c] : N(1));
@@ -112,14 +115,14 @@ NORMACT_SIMD void normalize_column(const Forward<T>& f, const Accumulator<T>* s,
   });
 }
 
-template <class T>
-__attribute__((noinline)) void forward_tile(const TileForward<T>& t, const Tile& tile) {
+template <class T, class X>
+__attribute__((noinline)) void forward_tile(const TileForward<T, X>& t, const Tile& tile) {
   using N = Accumulator<T>;
   alignas(64) N mean[kMaxTileRows], rstd[kMaxTileRows];
   alignas(64) N h[kMaxTileRows] = {};  // what is past the tile must be numbers too
   tile_statistics(t, tile, mean, rstd);
   for_parts(t.f.cols, [&](int64_t first, int64_t columns) __attribute__((always_inline)) {
-    T* y[kTilePart];
+    X* y[kTilePart];
     t.y.find(tile, first, columns, y);
     for (int64_t c = 0; c < columns; ++c) {
       const N* const s = t.column(first + c);
@@ -135,9 +138,9 @@ __attribute__((noinline)) void forward_tile(const TileForward<T>& t, const Tile&
   });
 }
 
-template <class T>
+template <class T, class X>
 void forward_tiles(const ForwardWork& work, Range tiles, void* scratch) {
-  const TileForward<T> t(work, scratch);
+  const TileForward<T, X> t(work, scratch);
   for (int64_t index = tiles.begin; index < tiles.end; ++index) forward_tile(t, tile_at(t.tiles, index));
 }
 

@@ -21,13 +21,15 @@ Status largest_workspace(const RowBackward& problem, const Launch& launch, size_
   RowRequest request = request_of(problem, launch.variant, launch.sm_margin);
   Status status;
   bool legal = false;  // a forced variant may be legal for some layouts only; the call itself decides
-  const bool whole_packs = problem.geometry.cols * size_of(problem.dtype) % 16 == 0;
+  const bool mixed = is_mixed(problem);
+  const bool whole_packs = problem.geometry.cols * size_of(problem.io_dtype) % 16 == 0;
   for (const RowAccess access :
        {RowAccess::packs, RowAccess::runs, RowAccess::packed_lines, RowAccess::lines, RowAccess::strided}) {
     if (access == RowAccess::packs && !whole_packs) continue;
     const bool in_order = access == RowAccess::packs || access == RowAccess::runs;
     const bool in_lines = access == RowAccess::packed_lines || access == RowAccess::lines;
-    if (in_order ? !problem.contiguous : problem.adjacent != in_lines) continue;
+    if (mixed && access != RowAccess::packs && access != RowAccess::strided) continue;
+    if (in_order ? !problem.contiguous : !mixed && problem.adjacent != in_lines) continue;
     RowPlan plan;
     request.access = access;
     status = plan_row_backward(request, *device, &plan);
@@ -60,6 +62,10 @@ Status row_norm_forward(const RowForward& problem, const Launch& launch) {
   NORMACT_TRY(device_info(launch.device, &device));
   RowPlan plan;
   NORMACT_TRY(plan_row_forward(request_of(problem, launch.variant, launch.sm_margin), *device, &plan));
+  if (is_mixed(problem)) {
+    return problem.io_dtype == DType::f16 ? launch_row_forward_mixed_f16(problem, plan, launch)
+                                          : launch_row_forward_mixed_bf16(problem, plan, launch);
+  }
   switch (problem.dtype) {
     case DType::f64: return launch_row_forward_f64(problem, plan, launch);
     case DType::f32: return launch_row_forward_f32(problem, plan, launch);
@@ -78,6 +84,10 @@ Status row_norm_backward(const RowBackward& problem, const Launch& launch) {
   if (problem.geometry.rows > 0) {
     NORMACT_TRY(plan_row_backward(request_of(problem, launch.variant, launch.sm_margin), *device, &plan));
     NORMACT_TRY(check_workspace(launch.workspace, plan.workspace_bytes));
+  }
+  if (is_mixed(problem)) {
+    return problem.io_dtype == DType::f16 ? launch_row_backward_mixed_f16(problem, plan, launch)
+                                          : launch_row_backward_mixed_bf16(problem, plan, launch);
   }
   switch (problem.dtype) {
     case DType::f64: return launch_row_backward_f64(problem, plan, launch);

@@ -13,19 +13,23 @@
 
 namespace normact::cuda {
 
-/// Adds up the rows of partial sums; with no rows it writes zeros.
+/// Packs of 16 elements (fp64: 8), whose sums a thread of the backward has registers for.
 template <class T>
+constexpr int kMostPacks = sizeof(T) == 2 ? 2 : 4;
+
+/// Adds up the rows of partial sums; with no rows it writes zeros.
+template <class T, class X = T>
 Status launch_parameter_sum(const RowBackward& p, void* partials, int64_t partial_rows, const Launch& launch) {
   if (p.dweight.data == nullptr && p.dbias.data == nullptr) return {};
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>((p.geometry.cols + kWarp - 1) / kWarp), 2);
   shape.block = dim3(kWarp, kParameterSumRows);
   shape.after_previous = true;
-  return launch_kernel<parameter_sum_kernel<T>>("parameter gradient kernel launch", shape, launch, p, partials,
-                                                partial_rows);
+  return launch_kernel<parameter_sum_kernel<T, X>>("parameter gradient kernel launch", shape, launch, p, partials,
+                                                   partial_rows);
 }
 
-template <class T, NormKind kKind, bool kActivated, bool kPacks>
+template <class T, class X, NormKind kKind, bool kActivated, bool kPacks>
 Status launch_row_stream_backward(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   using Means = GradientMeans<Accumulator<T>>;
   auto* means = static_cast<Means*>(launch.workspace.data);
@@ -37,35 +41,42 @@ Status launch_row_stream_backward(const RowBackward& p, const RowPlan& plan, con
   shape.grid = dim3(static_cast<unsigned>(plan.blocks));
   shape.block = dim3(static_cast<unsigned>(plan.threads));
   shape.after_previous = true;
-  NORMACT_TRY((launch_kernel<row_stream_backward_sums_kernel<T, kKind, kActivated, kPacks>>(
+  NORMACT_TRY((launch_kernel<row_stream_backward_sums_kernel<T, X, kKind, kActivated, kPacks>>(
       "row norm backward kernel launch", shape, launch, problem, scalars, means)));
-  const int64_t units = p.geometry.cols / StridedUnit<T, kPacks>::kSize;
+  const int64_t units = p.geometry.cols / StridedUnit<T, X, kPacks>::kSize;
   const int64_t rows_per_part = (p.geometry.rows + plan.parts - 1) / plan.parts;
   shape.grid =
       dim3(static_cast<unsigned>((units + kApplyThreads - 1) / kApplyThreads), static_cast<unsigned>(plan.parts));
   shape.block = dim3(kApplyThreads);
-  NORMACT_TRY((launch_kernel<row_stream_backward_apply_kernel<T, kKind, kActivated, kPacks>>(
+  NORMACT_TRY((launch_kernel<row_stream_backward_apply_kernel<T, X, kKind, kActivated, kPacks>>(
       "row norm backward kernel launch", shape, launch, problem, scalars, static_cast<const Means*>(means),
       rows_per_part, partials)));
-  return launch_parameter_sum<T>(p, partials, plan.parts, launch);
+  return launch_parameter_sum<T, X>(p, partials, plan.parts, launch);
 }
 
-/// Rows of whole packs in registers. The planner's sizes are the ones listed here.
-template <class T, NormKind kKind, bool kActivated>
-Status launch_row_packs(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
-  const bool block = plan.variant == NORMACT_ROW_BLOCK;
-  const dim3 threads =
-      block ? dim3(static_cast<unsigned>(plan.threads_per_row), static_cast<unsigned>(plan.rows_per_block))
-            : dim3(static_cast<unsigned>(plan.threads));
-  const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)), threads, plan.shared_bytes}.chained();
-  constexpr int kMost = sizeof(T) == 2 ? 2 : 4;  // packs of 16 elements (fp64: 8)
-  // More elements a thread leave registers for fewer threads.
-  const auto run = [&](auto lanes, auto vectors) {
-    constexpr int kThreads = vectors() <= kMost && sizeof(T) != 4 ? 512 : 384;
-    return launch_kernel<row_backward_kernel<T, kKind, kActivated, lanes(), vectors(), kThreads>>(
+/// Rows of whole packs in registers. run(lanes, vectors) takes constants.
+template <class T, class X, NormKind kKind, bool kActivated>
+auto row_packs_launcher(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  return [&](auto lanes, auto vectors) {
+    const dim3 threads = plan.variant == NORMACT_ROW_BLOCK ? dim3(static_cast<unsigned>(plan.threads_per_row),
+                                                                  static_cast<unsigned>(plan.rows_per_block))
+                                                           : dim3(static_cast<unsigned>(plan.threads));
+    const LaunchShape shape =
+        LaunchShape{dim3(static_cast<unsigned>(plan.blocks)), threads, plan.shared_bytes}.chained();
+    // More elements a thread leave registers for fewer threads.
+    constexpr int kThreads = vectors() <= kMostPacks<T> && sizeof(T) != 4 ? 512 : 384;
+    return launch_kernel<row_backward_kernel<T, X, kKind, kActivated, lanes(), vectors(), kThreads>>(
         "row norm backward kernel launch", shape, launch, KernelProblem<RowBackward, T, kActivated>(p),
         Scalars<Accumulator<T>>(p), plan.stages, launch.workspace.data);
   };
+}
+
+/// The planner's sizes are the ones listed here.
+template <class T, NormKind kKind, bool kActivated>
+Status launch_row_packs(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  const bool block = plan.variant == NORMACT_ROW_BLOCK;
+  const auto run = row_packs_launcher<T, T, kKind, kActivated>(p, plan, launch);
+  constexpr int kMost = kMostPacks<T>;
   const Constant<kMost> most;
   const Constant<sizeof(T) == 2 ? kMost * 3 / 2 : kMost> wide;
   if (block) {
@@ -193,8 +204,8 @@ template <class T, NormKind kKind, bool kActivated>
 Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   const bool packs = plan.access == RowAccess::packs;
   if (plan.variant == NORMACT_ROW_STREAM) {
-    return packs ? launch_row_stream_backward<T, kKind, kActivated, true>(p, plan, launch)
-                 : launch_row_stream_backward<T, kKind, kActivated, false>(p, plan, launch);
+    return packs ? launch_row_stream_backward<T, T, kKind, kActivated, true>(p, plan, launch)
+                 : launch_row_stream_backward<T, T, kKind, kActivated, false>(p, plan, launch);
   }
   if (plan.variant == NORMACT_ROW_CLUSTER) {
     NORMACT_TRY((launch_row_cluster<T, kKind, kActivated>(p, plan, launch)));
@@ -214,6 +225,41 @@ Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const
   }
   if (plan.parts == 1) return {};  // the one row of partial sums is the result, and has been written as such
   return launch_parameter_sum<T>(p, launch.workspace.data, plan.parts, launch);
+}
+
+/// The planner gives mixed problems these alone.
+template <class X, NormKind kKind, bool kActivated>
+Status launch_row_backward_mixed_kind(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  if (plan.variant == NORMACT_ROW_STREAM) {
+    return plan.access == RowAccess::packs
+               ? launch_row_stream_backward<float, X, kKind, kActivated, true>(p, plan, launch)
+               : launch_row_stream_backward<float, X, kKind, kActivated, false>(p, plan, launch);
+  }
+  const auto run = row_packs_launcher<float, X, kKind, kActivated>(p, plan, launch);
+  const Constant<kMostPacks<float>> most;
+  const auto run_vectors = [&] {
+    if constexpr (!kActivated) {
+      if (plan.vectors > most) return run(Constant<0>{}, Constant<most * 3 / 2>{});
+    }
+    return plan.variant == NORMACT_ROW_BLOCK ? run(Constant<0>{}, most) : run(Constant<32>{}, most);
+  };
+  NORMACT_TRY(run_vectors());
+  if (plan.parts == 1) return {};  // as in launch_row_backward_kind
+  return launch_parameter_sum<float, X>(p, launch.workspace.data, plan.parts, launch);
+}
+
+template <class X, NormKind kKind>
+Status launch_row_backward_mixed_with(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  return is_identity(p.activation) ? launch_row_backward_mixed_kind<X, kKind, false>(p, plan, launch)
+                                   : launch_row_backward_mixed_kind<X, kKind, true>(p, plan, launch);
+}
+
+/// dy and dx of the 16-bit type X, x of fp32.
+template <class X>
+Status launch_row_backward_mixed(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  if (p.geometry.rows == 0) return launch_parameter_sum<float, X>(p, launch.workspace.data, 0, launch);
+  return p.kind == NormKind::layer ? launch_row_backward_mixed_with<X, NormKind::layer>(p, plan, launch)
+                                   : launch_row_backward_mixed_with<X, NormKind::rms>(p, plan, launch);
 }
 
 template <class T, NormKind kKind>

@@ -13,17 +13,23 @@
 
 namespace normact::cuda {
 
-/// Rows of whole packs in registers. The planner's sizes are the ones listed here.
-template <class T, NormKind kKind, bool kActivated>
-Status launch_row_packs(const RowForward& p, const RowPlan& plan, const Launch& launch) {
-  const bool block = plan.variant == NORMACT_ROW_BLOCK;
-  const auto run = [&](auto lanes, auto vectors, auto threads, auto blocks) {
+/// Rows of whole packs in registers. run(lanes, vectors, threads, blocks) takes constants.
+template <class T, class X, NormKind kKind, bool kActivated>
+auto row_packs_launcher(const RowForward& p, const RowPlan& plan, const Launch& launch) {
+  return [&](auto lanes, auto vectors, auto threads, auto blocks) {
     const LaunchShape shape =
         LaunchShape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads))}.chained();
-    return launch_kernel<row_forward_kernel<T, kKind, kActivated, lanes(), vectors(), threads(), blocks()>>(
+    return launch_kernel<row_forward_kernel<T, X, kKind, kActivated, lanes(), vectors(), threads(), blocks()>>(
         "row norm forward kernel launch", shape, launch, KernelProblem<RowForward, T, kActivated>(p),
         Scalars<Accumulator<T>>(p));
   };
+}
+
+/// The planner's sizes are the ones listed here.
+template <class T, NormKind kKind, bool kActivated>
+Status launch_row_packs(const RowForward& p, const RowPlan& plan, const Launch& launch) {
+  const bool block = plan.variant == NORMACT_ROW_BLOCK;
+  const auto run = row_packs_launcher<T, T, kKind, kActivated>(p, plan, launch);
   // Blocks that must fit a multiprocessor: as many as leave registers for a thread's packs without spills.
   constexpr bool kHalf = sizeof(T) == 2, kSingle = sizeof(T) == 4;
   const Constant<kSingle && !kActivated ? 3 : 2> long_blocks;
@@ -143,14 +149,14 @@ Status launch_row_tile(const RowForward& p, const RowPlan& plan, const LaunchSha
                                                       name, shape, launch, problem, scalars, split);
 }
 
-template <class T, NormKind kKind, bool kActivated, bool kPacks>
+template <class T, class X, NormKind kKind, bool kActivated, bool kPacks>
 Status launch_row_stream(const RowForward& p, const LaunchShape& shape, const Launch& launch) {
   const char* name = "row norm forward kernel launch";
   const Scalars<Accumulator<T>> scalars(p);
   const KernelProblem<RowForward, T, kActivated> problem(p);
-  return shape.cluster > 1 ? launch_kernel<row_stream_forward_kernel<T, kKind, kActivated, true, kPacks>>(
+  return shape.cluster > 1 ? launch_kernel<row_stream_forward_kernel<T, X, kKind, kActivated, true, kPacks>>(
                                  name, shape, launch, problem, scalars)
-                           : launch_kernel<row_stream_forward_kernel<T, kKind, kActivated, false, kPacks>>(
+                           : launch_kernel<row_stream_forward_kernel<T, X, kKind, kActivated, false, kPacks>>(
                                  name, shape, launch, problem, scalars);
 }
 
@@ -162,8 +168,8 @@ Status launch_row_forward_kind(const RowForward& p, const RowPlan& plan, const L
                                 .chained();
   const bool packs = plan.access == RowAccess::packs;
   if (plan.variant == NORMACT_ROW_STREAM) {
-    return packs ? launch_row_stream<T, kKind, kActivated, true>(p, shape, launch)
-                 : launch_row_stream<T, kKind, kActivated, false>(p, shape, launch);
+    return packs ? launch_row_stream<T, T, kKind, kActivated, true>(p, shape, launch)
+                 : launch_row_stream<T, T, kKind, kActivated, false>(p, shape, launch);
   }
   if (plan.variant == NORMACT_ROW_CLUSTER) return launch_row_cluster<T, kKind, kActivated>(p, plan, shape, launch);
   if constexpr (sizeof(T) < 8) {
@@ -173,6 +179,44 @@ Status launch_row_forward_kind(const RowForward& p, const RowPlan& plan, const L
     if (!packs) return launch_row_runs<T, kKind>(p, plan, launch);
   }
   return launch_row_packs<T, kKind, kActivated>(p, plan, launch);
+}
+
+/// The planner gives mixed problems these alone.
+template <class X, NormKind kKind, bool kActivated>
+Status launch_row_forward_mixed_kind(const RowForward& p, const RowPlan& plan, const Launch& launch) {
+  if (plan.variant == NORMACT_ROW_STREAM) {
+    const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
+                                          dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes, plan.cluster}
+                                  .chained();
+    return plan.access == RowAccess::packs ? launch_row_stream<float, X, kKind, kActivated, true>(p, shape, launch)
+                                           : launch_row_stream<float, X, kKind, kActivated, false>(p, shape, launch);
+  }
+  const auto run = row_packs_launcher<float, X, kKind, kActivated>(p, plan, launch);
+  if (plan.variant == NORMACT_ROW_WARP) {
+    const Constant<kWarpScopeThreads> threads;
+    return plan.vectors == 2 ? run(Constant<32>{}, Constant<2>{}, threads, Constant<10>{})
+                             : run(Constant<32>{}, Constant<4>{}, threads, Constant<8>{});
+  }
+  const Constant<0> block;
+  if (plan.vectors == 3) return run(block, Constant<3>{}, Constant<256>{}, Constant<4>{});
+  if (plan.threads <= 256) return run(block, Constant<4>{}, Constant<256>{}, Constant<4>{});
+  if (plan.threads <= kMaxRowThreads) {
+    return run(block, Constant<4>{}, Constant<kMaxRowThreads>{}, Constant<kActivated ? 2 : 3>{});
+  }
+  return run(block, Constant<4>{}, Constant<kWideRowThreads>{}, Constant<kActivated ? 1 : 2>{});
+}
+
+template <class X, NormKind kKind>
+Status launch_row_forward_mixed_with(const RowForward& p, const RowPlan& plan, const Launch& launch) {
+  return is_identity(p.activation) ? launch_row_forward_mixed_kind<X, kKind, false>(p, plan, launch)
+                                   : launch_row_forward_mixed_kind<X, kKind, true>(p, plan, launch);
+}
+
+/// x and y of the 16-bit type X, sums of fp32.
+template <class X>
+Status launch_row_forward_mixed(const RowForward& p, const RowPlan& plan, const Launch& launch) {
+  return p.kind == NormKind::layer ? launch_row_forward_mixed_with<X, NormKind::layer>(p, plan, launch)
+                                   : launch_row_forward_mixed_with<X, NormKind::rms>(p, plan, launch);
 }
 
 template <class T, NormKind kKind>

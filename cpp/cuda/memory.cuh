@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/problem.h"
+#include "cuda/narrow_pack.cuh"
 #include "cuda/numeric.cuh"
 #include "math/normalize.h"
 
@@ -53,6 +54,16 @@ __device__ __forceinline__ void store_pack(T* to, const Pack<T>& pack) {
   const uint4 bits = to_bits(pack);
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(bits.x), "r"(bits.y), "r"(bits.z), "r"(bits.w)
                : "memory");
+}
+
+/// As many elements as a pack of T has.
+template <class T, class X>
+__device__ __forceinline__ PackBeside<X, T> load_pack_beside(const X* from) {
+  if constexpr (std::is_same_v<X, T>) {
+    return load_pack(from);
+  } else {
+    return load_narrow_pack(from);
+  }
 }
 
 constexpr int kLineBytes = 128;
@@ -112,6 +123,15 @@ __device__ __forceinline__ Pack<T> load_shared_pack(SharedAddress from) {
   return to_pack<T>(bits);
 }
 
+template <class X, class T>
+__device__ __forceinline__ PackBeside<X, T> load_shared_pack_beside(SharedAddress from) {
+  if constexpr (std::is_same_v<X, T>) {
+    return load_shared_pack<T>(from);
+  } else {
+    return load_shared_narrow_pack<X>(from);
+  }
+}
+
 template <class T>
 __device__ __forceinline__ void store_shared_pack(SharedAddress to, const Pack<T>& pack) {
   const uint4 bits = to_bits(pack);
@@ -119,8 +139,8 @@ __device__ __forceinline__ void store_shared_pack(SharedAddress to, const Pack<T
                : "memory");
 }
 
-/// A weight or bias vector of x's type or of the accumulator's; absent when data is null.
-template <class T>
+/// A weight or bias vector of x's type X or of the accumulator's; absent when data is null.
+template <class T, class X = T>
 struct Parameter {
   const void* data;
   bool wide;  // stored in the accumulator type
@@ -133,10 +153,10 @@ struct Parameter {
   /// condition that guards it, and then reads a null pointer.
   __device__ __forceinline__ Accumulator<T> at(int64_t index) const {
     using A = Accumulator<T>;
-    return wide ? static_cast<const A*>(data)[index] : convert<A>(static_cast<const T*>(data)[index]);
+    return wide ? static_cast<const A*>(data)[index] : convert<A>(static_cast<const X*>(data)[index]);
   }
 
-  /// The parameters of one pack of x; index is a multiple of the pack size and data is 16-byte aligned.
+  /// The parameters of one pack of T; index is a multiple of the pack size and data is 16-byte aligned.
   __device__ __forceinline__ void load(int64_t index, Accumulator<T> (&value)[kPackSize<T>]) const {
     using A = Accumulator<T>;
     if (wide) {
@@ -146,8 +166,10 @@ struct Parameter {
 #pragma unroll
         for (int i = 0; i < kPackSize<A>; ++i) value[j + i] = pack.word[i];
       }
-    } else {
+    } else if constexpr (std::is_same_v<X, T>) {
       unpack(to_pack<T>(__ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(data) + index))), value);
+    } else {
+      unpack(load_constant_narrow_pack(static_cast<const X*>(data) + index), value);
     }
   }
 };
@@ -221,16 +243,22 @@ __device__ __forceinline__ void store_shared_values(A* to, const A* value) {
   store_shared_pack(shared_address(to), pack);
 }
 
-/// Parameters of one pack of T, stored in T or in the accumulator type, through the read-only path; where there are
-/// none, `otherwise`.
+/// Parameters of one pack of T, stored in T, in the accumulator type or in 16 bits, through the read-only path; where
+/// there are none, `otherwise`.
 template <class T, class Stored>
 __device__ __forceinline__ void load_parameters(const Stored* from, bool present, Accumulator<T> otherwise,
                                                 Accumulator<T> (&value)[kPackSize<T>]) {
+  if constexpr (kPackSize<Stored> > kPackSize<T>) {
 #pragma unroll
-  for (int j = 0; j < kPackSize<T>; j += kPackSize<Stored>) {
-    Pack<Stored> pack = constant_pack<Stored>(otherwise);
-    if (present) pack = to_pack<Stored>(__ldg(reinterpret_cast<const uint4*>(from + j)));
-    unpack(pack, value + j);
+    for (int j = 0; j < kPackSize<T>; ++j) value[j] = otherwise;
+    if (present) unpack(load_constant_narrow_pack(from), value);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kPackSize<T>; j += kPackSize<Stored>) {
+      Pack<Stored> pack = constant_pack<Stored>(otherwise);
+      if (present) pack = to_pack<Stored>(__ldg(reinterpret_cast<const uint4*>(from + j)));
+      unpack(pack, value + j);
+    }
   }
 }
 
@@ -284,7 +312,8 @@ struct StagedParameter {
 
   /// Brings in all columns, whole packs at multiples of 16 bytes, with `offset` added to each; without a parameter,
   /// `otherwise`.
-  __device__ void fill_packs(const Parameter<T>& from, int packs, A otherwise, A offset) const {
+  template <class X>
+  __device__ void fill_packs(const Parameter<T, X>& from, int packs, A otherwise, A offset) const {
     const int threads = blockDim.x * blockDim.y;
     for (int i = threadIdx.y * blockDim.x + threadIdx.x; i < packs; i += threads) {
       A value[kSize];

@@ -70,19 +70,27 @@ __device__ __forceinline__ uint32_t convert_pair(float low, float high) {
   }
 }
 
+/// The same back.
+template <class T>
+__device__ __forceinline__ void unpack_pair(uint32_t word, float* value) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {  // bf16 is the upper half of fp32
+    value[0] = __uint_as_float(word << 16);
+    value[1] = __uint_as_float(word & 0xffff0000u);
+  } else {
+    const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&word));
+    value[0] = both.x;
+    value[1] = both.y;
+  }
+}
+
 /// value[0 .. kPackSize<T>) = the pack's elements.
 template <class A, class T>
 __device__ __forceinline__ void unpack(const Pack<T>& pack, A* value) {
 #pragma unroll
   for (int j = 0; j < kPackSize<typename Pack<T>::Word>; ++j) {
     const auto word = pack.word[j];
-    if constexpr (std::is_same_v<T, __nv_bfloat16>) {  // bf16 is the upper half of fp32
-      value[2 * j] = __uint_as_float(word << 16);
-      value[2 * j + 1] = __uint_as_float(word & 0xffff0000u);
-    } else if constexpr (std::is_same_v<T, __half>) {
-      const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&word));
-      value[2 * j] = both.x;
-      value[2 * j + 1] = both.y;
+    if constexpr (sizeof(T) == 2) {
+      unpack_pair<T>(word, value + 2 * j);
     } else {
       value[j] = static_cast<A>(word);
     }

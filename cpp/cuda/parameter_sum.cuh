@@ -82,7 +82,8 @@ __device__ __forceinline__ void sum_partial_rows(const A* from, int64_t partial_
 /// Work     a block sums 32 columns of one parameter: 16 threads a column, then one adds their sums in order.
 /// Bytes    reads partial_rows * cols values from the L2 cache, writes cols.
 /// grid     (ceil(cols / 32), 2): y = 0 is dweight, y = 1 dbias; an absent one is skipped.
-template <class T>
+/// X        the type of results that are not in the accumulator's.
+template <class T, class X>
 __global__ void __launch_bounds__(kWarp* kParameterSumRows)
     parameter_sum_kernel(const __grid_constant__ RowBackward p, void* workspace, int64_t partial_rows) {
   const Partials<Accumulator<T>> partials(p, workspace, partial_rows, 0);
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(kWarp* kParameterSumRows)
   if (to.data == nullptr) return;
   sum_partial_rows(blockIdx.y == 0 ? partials.dweight : partials.dbias, partial_rows, p.geometry.cols,
                    [&](int64_t column, Accumulator<T> sum) {
-                     store_parameter<T>(
+                     store_parameter<X>(
                          to, strided_offset(column, p.geometry.col_ndim, p.geometry.col_shape, to.col_stride), sum);
                    });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Row norm backward of rows that are whole 16-byte packs, one read of everything: variants warp and block.
 //
+// Mixed    T is fp32 and X a 16-bit type: dy and dx move in packs of 8 bytes, all else is as for fp32.
 // Work     a persistent grid of one block a multiprocessor. A block works on a tile of rows at a time, one row for each
 //          of its groups: kLanes lanes (warp), or a whole number of warps (block). A thread owns the same kVectors
 //          packs of every row it sees, so dweight and dbias add up in its registers.
@@ -22,9 +23,12 @@
 
 namespace normact::cuda {
 
-/// The tiles of one block: one row for each of its groups.
-template <class T>
+/// The tiles of one block: one row for each of its groups. Of x, dy and dresidual, but of x, dresidual and dy if those
+/// of dy, which then are half as long, come last.
+template <class T, class X>
 struct BackwardTiles {
+  static constexpr bool kNarrowLast = !std::is_same_v<X, T>;
+
   const RowBackward& p;
   const RowDivisor& divisor;
   int groups;
@@ -38,10 +42,17 @@ struct BackwardTiles {
   __device__ __forceinline__ int rows(int tile) const {
     return static_cast<int>(min(p.geometry.rows - row(tile), static_cast<int64_t>(groups)));
   }
-  __device__ __forceinline__ const T* from(int tensor, int tile, int row_of_tile) const {
-    const Operand& operand = tensor == 0 ? p.x : tensor == 1 ? p.dy : p.dresidual;
-    return row_pointer<const T>(operand, RowIndex(divisor, row(tile) + row_of_tile));
+  __device__ __forceinline__ const void* from(int tensor, int tile, int row_of_tile) const {
+    const RowIndex index(divisor, row(tile) + row_of_tile);
+    if constexpr (kNarrowLast) {
+      if (tensor == dy_place(p.dresidual.data != nullptr)) return row_pointer<const X>(p.dy, index);
+      return row_pointer<const T>(tensor == 0 ? p.x : p.dresidual, index);
+    } else {
+      return row_pointer<const T>(tensor == 0 ? p.x : tensor == 1 ? p.dy : p.dresidual, index);
+    }
   }
+  static __device__ __forceinline__ int dy_place(bool residual) { return kNarrowLast && residual ? 2 : 1; }
+  static constexpr int kResidualPlace = kNarrowLast ? 1 : 2;
   __device__ bool dense() const {
     const auto follows = [&](const Operand& operand) {
       return operand.data == nullptr || operand.row_stride[0] == p.geometry.cols;
@@ -87,12 +98,14 @@ __device__ __forceinline__ void store_thread_sums(const OwnPacks<T, kStride>& ow
   }
 }
 
-template <class T, NormKind kKind, bool kActivated, int kLanes, int kVectors, int kThreads>
+template <class T, class X, NormKind kKind, bool kActivated, int kLanes, int kVectors, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1)
     row_backward_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
                         const Scalars<Accumulator<T>> scalars, int stages, void* workspace) {
   using A = Accumulator<T>;
+  using Tiles = BackwardTiles<T, X>;
   constexpr int kSize = kPackSize<T>;
+  constexpr int kNarrowBytes = kBytesBeside<X, T>;
   constexpr bool kBlock = kLanes == 0;
   constexpr bool kLayer = kKind == NormKind::layer;
   constexpr int kStride = kBlock ? kWarp : kLanes;
@@ -114,16 +127,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int parameter_bytes = packs * kSize * static_cast<int>(sizeof(A));
   const StagedParameter<T> weights(shared, packs);
   const StagedParameter<T> biases(shared + (kActivated ? parameter_bytes : 0), packs);
-  const BackwardTiles<T> source{p, scalars.rows, groups, static_cast<int64_t>(blockIdx.x) * groups,
-                                static_cast<int64_t>(gridDim.x) * groups};
+  const Tiles source{p, scalars.rows, groups, static_cast<int64_t>(blockIdx.x) * groups,
+                     static_cast<int64_t>(gridDim.x) * groups};
   const int tiles = source.count();
-  TileRing<BackwardTiles<T>> ring(shared + (kActivated ? 2 : 1) * parameter_bytes, barriers, source, tiles, stages,
-                                  residual ? 3 : 2, groups * row_bytes, row_bytes, source.dense());
-  prefetch_parameter<T>(p.weight, g.cols);
+  TileRing<Tiles> ring(shared + (kActivated ? 2 : 1) * parameter_bytes, barriers, source, tiles, stages,
+                       residual ? 3 : 2, groups * row_bytes, row_bytes, source.dense());
+  prefetch_parameter<X>(p.weight, g.cols);
   start_after_previous();
   ring.start();
-  weights.fill_packs(Parameter<T>(p.weight), packs, A(1), scalars.weight_offset);
-  if constexpr (kActivated) biases.fill_packs(Parameter<T>(p.bias), packs, A(0), A(0));
+  weights.fill_packs(Parameter<T, X>(p.weight), packs, A(1), scalars.weight_offset);
+  if constexpr (kActivated) biases.fill_packs(Parameter<T, X>(p.bias), packs, A(0), A(0));
   __syncthreads();
 
   A dweight[kVectors][kSize] = {}, dbias[kVectors][kSize] = {};
@@ -146,16 +159,17 @@ __global__ void __launch_bounds__(kThreads, 1)
 
     ring.wait();
     const SharedAddress x = ring.tensor(0) + row_offset;
-    const SharedAddress dy = ring.tensor(1) + row_offset;
+    const SharedAddress dy = ring.tensor(Tiles::dy_place(residual)) + row_offset * kNarrowBytes / kPackBytes;
     A xhat[kVectors][kSize], gradient[kVectors][kSize];
     A sum[kLayer ? 2 : 1] = {};
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const bool valid = own.first + v * kStride < here;
-      Pack<T> x_pack{}, dy_pack{};  // zeros add nothing to any sum
+      Pack<T> x_pack{};  // zeros add nothing to any sum
+      PackBeside<X, T> dy_pack{};
       if (valid) {
         x_pack = load_shared_pack<T>(x + v * kStride * kPackBytes);
-        dy_pack = load_shared_pack<T>(dy + v * kStride * kPackBytes);
+        dy_pack = load_shared_pack_beside<X, T>(dy + v * kStride * kNarrowBytes);
       }
       A value[kSize], weight[kSize];
       const int place = own.valid(v) ? own.first + v * kStride : 0;
@@ -178,7 +192,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
     Pack<T> addend[kVectors];
-    if (residual) load_own_packs(ring.tensor(2) + row_offset, own, here, addend);
+    if (residual) load_own_packs(ring.tensor(Tiles::kResidualPlace) + row_offset, own, here, addend);
     ring.release();
     if constexpr (kBlock) {
       group_sum(sum, scratch[parity].slots(group, blockDim.x / kWarp), lane / kWarp, blockDim.x / kWarp, 1 + group);
@@ -188,13 +202,18 @@ __global__ void __launch_bounds__(kThreads, 1)
     ring.refill(tile);
     const A c2 = sum[0] * scalars.reciprocal_cols * rstd;
     const A c1 = kLayer ? sum[kLayer] * scalars.reciprocal_cols * rstd : A(0);
-    T* dx = row_pointer<T>(p.dx, index);
+    X* dx = row_pointer<X>(p.dx, index);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) gradient[v][j] = input_gradient(gradient[v][j], xhat[v][j], rstd, c1, c2);
       if (residual) add_pack(addend[v], gradient[v]);
-      if (own.first + v * kStride < here) store_pack(own.in(dx, v), to_pack<T>(gradient[v]));
+      if (own.first + v * kStride >= here) continue;
+      store_pack(own.in(dx, v), to_pack_beside<X, T>(gradient[v]));
+      if constexpr (!std::is_same_v<X, T>) {
+        if (p.daddend.data == nullptr) continue;
+        store_pack(own.in(row_pointer<T>(p.daddend, index), v), to_pack<T>(gradient[v]));
+      }
     }
   }
   ring.finish();
@@ -203,7 +222,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   // The groups of a warp have added theirs up; what is left is a part a warp, or a group of warps.
   const int parts = kBlock ? groups : blockDim.x / kWarp;
   Partials<A> partials(p, workspace, gridDim.x, blockIdx.x);
-  partials.template write_block<T>(
+  partials.template write_block<X>(
       p, shared, [&](A* columns) { store(dweight, columns); }, [&](A* columns) { store(dbias, columns); },
       kBlock ? group : threadIdx.x / kWarp, parts, 0, static_cast<int>(g.cols));
 }

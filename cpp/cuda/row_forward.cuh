@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Row norm forward of rows that are whole 16-byte packs, held in registers: variants warp and block.
 //
+// Mixed    T is fp32 and X a 16-bit type: x and y move in packs of 8 bytes, all else is as for fp32.
 // Work     warp: kLanes lanes own a row; block: a block of threads owns a row, and many small blocks share a
 //          multiprocessor. (Several rows a block would need named barriers; a block whose barriers the compiler cannot
 //          count reserves all 16, and then few blocks fit.) A warp owns a contiguous chunk of 32 * kVectors packs, so
@@ -35,27 +36,27 @@ struct OwnPacks {
   int packs;  // in the row; 0 for a thread without a row
 
   __device__ __forceinline__ bool valid(int v) const { return first + v * kStride < packs; }
-  __device__ __forceinline__ const T* in(const T* row, int v) const {
-    return row + first * kPackSize<T> + v * (kStride * kPackSize<T>);
-  }
-  __device__ __forceinline__ T* in(T* row, int v) const {
+  /// In a row of T, or of as many elements of another type.
+  template <class X>
+  __device__ __forceinline__ X* in(X* row, int v) const {
     return row + first * kPackSize<T> + v * (kStride * kPackSize<T>);
   }
   /// Has them on their way to the L2 cache, a line of 128 bytes a thread; `from` is the first.
-  template <int kVectors>
-  __device__ __forceinline__ void prefetch(const T* from) const {
+  template <int kVectors, class X>
+  __device__ __forceinline__ void prefetch(const X* from) const {
+    constexpr int kThreads = kLineBytes / (kPackSize<T> * static_cast<int>(sizeof(X)));
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (!valid(v) || threadIdx.x % 8 != 0) continue;
+      if (!valid(v) || threadIdx.x % kThreads != 0) continue;
       prefetch_line(from + v * (kStride * kPackSize<T>));
     }
   }
 };
 
-/// x = round(x + residual), which also goes to residual_out: the norm is of what the caller gets back.
-template <class T, int kStride, int kVectors>
-__device__ __forceinline__ void add_residual(const T* residual, T* to, const OwnPacks<T, kStride>& own,
-                                             Pack<T> (&x)[kVectors]) {
+/// s = round(x + residual), which also goes to residual_out: the norm is of what the caller gets back. s may be x.
+template <class X, class T, int kStride, int kVectors>
+__device__ __forceinline__ void add_residual(const PackBeside<X, T> (&x)[kVectors], const T* residual, T* to,
+                                             const OwnPacks<T, kStride>& own, Pack<T> (&s)[kVectors]) {
   using A = Accumulator<T>;
   constexpr int kSize = kPackSize<T>;
   Pack<T> addends[kVectors];
@@ -68,8 +69,8 @@ __device__ __forceinline__ void add_residual(const T* residual, T* to, const Own
     unpack(addends[v], addend);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) sum[j] += addend[j];
-    x[v] = to_pack<T>(sum);
-    if (own.valid(v)) store_pack(own.in(to, v), x[v]);
+    s[v] = to_pack<T>(sum);
+    if (own.valid(v)) store_pack(own.in(to, v), s[v]);
   }
 }
 
@@ -78,9 +79,9 @@ __device__ __forceinline__ void add_residual(const T* residual, T* to, const Own
 enum class Parameters : uint8_t { usual, any };
 
 /// y = act(xhat * (weight + offset) + bias); xhat_of(v, xhat) gives pack v, apply(h) is h = act(h).
-template <NormKind kKind, Parameters kParameters, class Stored, int kVectors, class T, int kStride, class Problem,
-          class XhatOf, class Apply, class A = Accumulator<T>>
-__device__ __forceinline__ void write_packs(const Problem& p, T* y, const OwnPacks<T, kStride>& own, XhatOf xhat_of,
+template <NormKind kKind, Parameters kParameters, class Stored, int kVectors, class T, class X, int kStride,
+          class Problem, class XhatOf, class Apply, class A = Accumulator<T>>
+__device__ __forceinline__ void write_packs(const Problem& p, X* y, const OwnPacks<T, kStride>& own, XhatOf xhat_of,
                                             A offset, Apply apply) {
   constexpr int kSize = kPackSize<T>, kStep = kStride * kSize;
   constexpr bool kAny = kParameters == Parameters::any;
@@ -114,26 +115,26 @@ __device__ __forceinline__ void write_packs(const Problem& p, T* y, const OwnPac
 #pragma unroll
     for (int j = 0; j < kSize; ++j) value[j] = affine(value[j], weight[j], bias[j]);
     apply(value);
-    store_pack(y + v * kStep, to_pack<T>(value));
+    store_pack(y + v * kStep, to_pack_beside<X, T>(value));
   }
 }
 
 /// The same for the parameters and the activation that there are. kSeparate: the usual ones, with an activation that is
 /// inlined or none, have code of their own, so that nothing is looked up at each pack.
-template <NormKind kKind, bool kSeparate, class Stored, int kVectors, class T, int kStride, class Problem, class XhatOf,
-          class A = Accumulator<T>>
-__device__ __forceinline__ void write_output(const Problem& p, T* y, const OwnPacks<T, kStride>& own, XhatOf xhat_of,
+template <NormKind kKind, bool kSeparate, class Stored, int kVectors, class T, class X, int kStride, class Problem,
+          class XhatOf, class A = Accumulator<T>>
+__device__ __forceinline__ void write_output(const Problem& p, X* y, const OwnPacks<T, kStride>& own, XhatOf xhat_of,
                                              A offset) {
   constexpr int kSize = kPackSize<T>;
   const bool bias = p.bias.data != nullptr;
   if (kSeparate && p.weight.data != nullptr && bias == (kKind == NormKind::layer) && offset == A(0)) {
-    const bool written = with_inlined_activation<T, kSize>(p, [&](auto apply) {
+    const bool written = with_inlined_activation<X, kSize>(p, [&](auto apply) {
       write_packs<kKind, Parameters::usual, Stored, kVectors>(p, y, own, xhat_of, offset, apply);
     });
     if (written) return;
   }
   write_packs<kKind, Parameters::any, Stored, kVectors>(p, y, own, xhat_of, offset,
-                                                        [&](A(&h)[kSize]) { call_activation<T>(h, p); });
+                                                        [&](A(&h)[kSize]) { call_activation<X>(h, p); });
 }
 
 /// What a warp knows of its part of a row: sums of the deviations from `centre`, which is near its mean, and of the
@@ -189,7 +190,7 @@ __device__ __forceinline__ RowMoments<A> block_moments(const OwnPacks<T, kWarp>&
 
 /// kLanes: lanes that share a row (warp), or 0 for all threads of a block (block). kThreads bounds the block, kBlocks
 /// is how many must fit a multiprocessor: as many as leave registers for a thread's packs without spills.
-template <class T, NormKind kKind, bool kActivated, int kLanes, int kVectors, int kThreads, int kBlocks>
+template <class T, class X, NormKind kKind, bool kActivated, int kLanes, int kVectors, int kThreads, int kBlocks>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     row_forward_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
                        const Scalars<Accumulator<T>> scalars) {
@@ -208,16 +209,23 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const OwnPacks<T, kStride> own{kBlock ? lane / kWarp * (kWarp * kVectors) + lane % kWarp : lane, active ? packs : 0};
   const RowIndex index(scalars.rows, active ? row : 0);
 
-  prefetch_parameter<T>(p.weight, g.cols);
-  prefetch_parameter<T>(p.bias, g.cols);
-  const T* from = own.in(row_pointer<const T>(p.x, index), 0);
+  prefetch_parameter<X>(p.weight, g.cols);
+  prefetch_parameter<X>(p.bias, g.cols);
+  const X* from = own.in(row_pointer<const X>(p.x, index), 0);
   if (blockIdx.x < kPrefetchingBlocks) own.template prefetch<kVectors>(from);
   start_after_previous();
-  Pack<T> x[kVectors];
+  PackBeside<X, T> x[kVectors];
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) x[v] = own.valid(v) ? load_pack(from + v * (kStride * kSize)) : Pack<T>{};
-  if (p.residual.data != nullptr) {
-    add_residual(row_pointer<const T>(p.residual, index), row_pointer<T>(p.residual_out, index), own, x);
+  for (int v = 0; v < kVectors; ++v) {
+    x[v] = own.valid(v) ? load_pack_beside<T>(from + v * (kStride * kSize)) : PackBeside<X, T>{};
+  }
+  Pack<T> s[kVectors];
+  if constexpr (std::is_same_v<X, T>) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) s[v] = x[v];
+  }
+  if (!std::is_same_v<X, T> || p.residual.data != nullptr) {
+    add_residual<X>(x, row_pointer<const T>(p.residual, index), row_pointer<T>(p.residual_out, index), own, s);
   }
   // Where there are registers for it, values wait for their row's statistics as deviations from about the mean, so that
   // they are unpacked and centred once.
@@ -226,7 +234,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   A mean = A(0), squares = A(0), distance = A(0);
   if constexpr (kKept) {
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) unpack(x[v], kept[v]);
+    for (int v = 0; v < kVectors; ++v) unpack(s[v], kept[v]);
     const RowMoments<A> moments = block_moments<T>(own, kept, scalars.reciprocal_cols);
     mean = moments.mean;
     squares = moments.squares;
@@ -236,7 +244,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         A value[kSize];
-        unpack(x[v], value);
+        unpack(s[v], value);
         mean += total_of(value);
       }
       mean = lane_sum<kStride>(mean) * scalars.reciprocal_cols;
@@ -244,7 +252,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       A value[kSize];
-      unpack(x[v], value);
+      unpack(s[v], value);
       if constexpr (kLayer) centre(value, mean);
       squares += own.valid(v) ? squares_of(value) : A(0);
     }
@@ -265,18 +273,18 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
   const A shift = -distance * rstd;
   const auto xhat_of = [&](int v, A(&xhat)[kSize]) {
-    if constexpr (!kKept) unpack(x[v], xhat);
+    if constexpr (!kKept) unpack(s[v], xhat);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       xhat[j] = kKept ? normalized_deviation(kept[kKept ? v : 0][j], rstd, shift) : normalized(xhat[j], mean, rstd);
     }
   };
-  T* y = row_pointer<T>(p.y, index);
+  X* y = row_pointer<X>(p.y, index);
   const Operand& parameter = p.weight.data != nullptr ? p.weight : p.bias;  // both have one dtype here
-  if (sizeof(T) == 2 && parameter.data != nullptr && parameter.dtype == DType::f32) {
+  if (sizeof(X) == 2 && parameter.data != nullptr && parameter.dtype == DType::f32) {
     write_output<kKind, kSeparate, A, kVectors>(p, y, own, xhat_of, scalars.weight_offset);
   } else {
-    write_output<kKind, kSeparate, T, kVectors>(p, y, own, xhat_of, scalars.weight_offset);
+    write_output<kKind, kSeparate, X, kVectors>(p, y, own, xhat_of, scalars.weight_offset);
   }
 }
 

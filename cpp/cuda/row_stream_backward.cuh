@@ -23,24 +23,25 @@ struct GradientMeans {
   A c2;
 };
 
-template <class T, NormKind kKind, bool kActivated, bool kPacks>
+/// T, X: as in row_backward.cuh.
+template <class T, class X, NormKind kKind, bool kActivated, bool kPacks>
 __global__ void __launch_bounds__(kMaxRowThreads)
     row_stream_backward_sums_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
                                     const Scalars<Accumulator<T>> scalars,
                                     GradientMeans<Accumulator<T>>* __restrict__ means) {
   using A = Accumulator<T>;
-  using Io = StridedUnit<T, kPacks>;
+  using Io = StridedUnit<T, X, kPacks>;
   constexpr int kSize = Io::kSize;
   const RowGeometry& g = p.geometry;
   __shared__ GroupScratch<A, 2> scratch;
   start_after_previous();
   const int64_t row = blockIdx.x;
   const T* x = any_row_pointer<const T>(p.x, g, row);
-  const T* dy = any_row_pointer<const T>(p.dy, g, row);
+  const X* dy = any_row_pointer<const X>(p.dy, g, row);
   A mean = A(0);
   if constexpr (kKind == NormKind::layer) mean = *any_row_pointer<const A>(p.mean, g, row);
   const A rstd = *any_row_pointer<const A>(p.rstd, g, row);
-  const Parameter<T> weight(p.weight), bias(p.bias);
+  const Parameter<T, X> weight(p.weight), bias(p.bias);
   A sum[2] = {A(0), A(0)};
   const int64_t units = g.cols / kSize;
 #pragma unroll kStreamUnroll
@@ -73,14 +74,15 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   if (threadIdx.x == 0) means[row] = {rstd * sum[0] / scalars.cols, rstd * sum[1] / scalars.cols};
 }
 
-template <class T, NormKind kKind, bool kActivated, bool kPacks>
+/// T, X: as in row_backward.cuh.
+template <class T, class X, NormKind kKind, bool kActivated, bool kPacks>
 __global__ void __launch_bounds__(kApplyThreads)
     row_stream_backward_apply_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
                                      const Scalars<Accumulator<T>> scalars,
                                      const GradientMeans<Accumulator<T>>* __restrict__ means, int64_t rows_per_part,
                                      void* partial_sums) {
   using A = Accumulator<T>;
-  using Io = StridedUnit<T, kPacks>;
+  using Io = StridedUnit<T, X, kPacks>;
   constexpr int kSize = Io::kSize;
   const RowGeometry& g = p.geometry;
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kApplyThreads + threadIdx.x) * kSize;
@@ -88,7 +90,7 @@ __global__ void __launch_bounds__(kApplyThreads)
   if (column >= g.cols) return;
   const int64_t begin = blockIdx.y * rows_per_part;
   const int64_t end = begin + rows_per_part < g.rows ? begin + rows_per_part : g.rows;
-  const Parameter<T> weight(p.weight);
+  const Parameter<T, X> weight(p.weight);
   A w[kSize];
 #pragma unroll
   for (int j = 0; j < kSize; ++j) w[j] = A(1);
@@ -99,7 +101,7 @@ __global__ void __launch_bounds__(kApplyThreads)
   }
   A b[kSize];
   if constexpr (kActivated) {
-    const Parameter<T> bias(p.bias);
+    const Parameter<T, X> bias(p.bias);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) b[j] = A(0);
     if (bias.data != nullptr) Io::parameter(bias, p.bias, g, column, b);
@@ -112,7 +114,7 @@ __global__ void __launch_bounds__(kApplyThreads)
     for (int u = 0; u < kApplyUnroll; ++u) {  // all reads before the first write, which the compiler may not overtake
       if (base + u < end) {
         Io::load(any_row_pointer<const T>(p.x, g, base + u), p.x, g, column, x_value[u]);
-        Io::load(any_row_pointer<const T>(p.dy, g, base + u), p.dy, g, column, value[u]);
+        Io::load(any_row_pointer<const X>(p.dy, g, base + u), p.dy, g, column, value[u]);
       }
     }
 #pragma unroll
@@ -142,7 +144,12 @@ __global__ void __launch_bounds__(kApplyThreads)
 #pragma unroll
         for (int j = 0; j < kSize; ++j) value[u][j] += addend[j];
       }
-      Io::store(any_row_pointer<T>(p.dx, g, row), p.dx, g, column, value[u]);
+      if constexpr (!std::is_same_v<X, T>) {
+        if (p.daddend.data != nullptr) {
+          Io::store(any_row_pointer<T>(p.daddend, g, row), p.daddend, g, column, value[u]);
+        }
+      }
+      Io::store(any_row_pointer<X>(p.dx, g, row), p.dx, g, column, value[u]);
     }
   }
   const Partials<A> partials(p, partial_sums, gridDim.y, blockIdx.y);

@@ -16,8 +16,9 @@ namespace normact::cuda {
 
 constexpr int kStreamUnroll = 4;
 
-/// Reads and writes one unit of a row: a pack, or one element at any stride.
-template <class T, bool kPacks>
+/// Reads and writes one unit of a row: a pack of T, or as many elements of another type, or one element at any stride.
+/// X: the type of parameters that are not in the accumulator's.
+template <class T, class X, bool kPacks>
 struct StridedUnit {
   static constexpr int kSize = kPacks ? kPackSize<T> : 1;
   using A = Accumulator<T>;
@@ -26,30 +27,33 @@ struct StridedUnit {
     return kPacks ? column : strided_offset(column, g.col_ndim, g.col_shape, operand.col_stride);
   }
 
-  static __device__ __forceinline__ void load(const T* row, const Operand& operand, const RowGeometry& g,
+  template <class E>
+  static __device__ __forceinline__ void load(const E* row, const Operand& operand, const RowGeometry& g,
                                               int64_t column, A (&value)[kSize]) {
     if constexpr (kPacks) {
-      unpack(load_pack(row + column), value);
+      unpack(load_pack_beside<T>(row + column), value);
     } else {
       value[0] = convert<A>(row[offset(operand, g, column)]);
     }
   }
 
   /// Rounds, writes, and leaves the rounded values behind.
-  static __device__ __forceinline__ void store(T* row, const Operand& operand, const RowGeometry& g, int64_t column,
+  template <class E>
+  static __device__ __forceinline__ void store(E* row, const Operand& operand, const RowGeometry& g, int64_t column,
                                                A (&value)[kSize]) {
     if constexpr (kPacks) {
-      const Pack<T> pack = to_pack<T>(value);
-      *reinterpret_cast<uint4*>(row + column) = *reinterpret_cast<const uint4*>(&pack);
+      const PackBeside<E, T> pack = to_pack_beside<E, T>(value);
+      using Bits = std::conditional_t<sizeof(pack) == kPackBytes, uint4, uint2>;
+      *reinterpret_cast<Bits*>(row + column) = *reinterpret_cast<const Bits*>(&pack);
       unpack(pack, value);
     } else {
-      const T rounded = convert<T>(value[0]);
+      const E rounded = convert<E>(value[0]);
       row[offset(operand, g, column)] = rounded;
       value[0] = convert<A>(rounded);
     }
   }
 
-  static __device__ __forceinline__ void parameter(const Parameter<T>& from, const Operand& operand,
+  static __device__ __forceinline__ void parameter(const Parameter<T, X>& from, const Operand& operand,
                                                    const RowGeometry& g, int64_t column, A (&value)[kSize]) {
     if constexpr (kPacks) {
       from.load(column, value);
@@ -88,12 +92,14 @@ __device__ Moments<double> merge_over_row(Moments<double> mine) {
   return total;
 }
 
-template <class T, NormKind kKind, bool kActivated, bool kCluster, bool kPacks>
+/// T, X: as in row_forward.cuh.
+template <class T, class X, NormKind kKind, bool kActivated, bool kCluster, bool kPacks>
 __global__ void __launch_bounds__(kMaxRowThreads)
     row_stream_forward_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
                               const Scalars<Accumulator<T>> scalars) {
   using A = Accumulator<T>;
-  using Io = StridedUnit<T, kPacks>;
+  using Io = StridedUnit<T, X, kPacks>;
+  constexpr bool kMixed = !std::is_same_v<X, T>;  // then there is a residual
   constexpr int kSize = Io::kSize;
   const RowGeometry& g = p.geometry;
   int64_t row = blockIdx.x;
@@ -112,11 +118,11 @@ __global__ void __launch_bounds__(kMaxRowThreads)
 #endif
   }
   start_after_previous();
-  const bool has_residual = p.residual.data != nullptr;
-  const T* x = any_row_pointer<const T>(p.x, g, row);
+  const bool has_residual = kMixed || p.residual.data != nullptr;
+  const X* x = any_row_pointer<const X>(p.x, g, row);
   const T* residual = any_row_pointer<const T>(p.residual, g, row);
   T* sum = any_row_pointer<T>(p.residual_out, g, row);
-  T* y = any_row_pointer<T>(p.y, g, row);
+  X* y = any_row_pointer<X>(p.y, g, row);
   const int64_t step = static_cast<int64_t>(blockDim.x) * kStreamUnroll;
 
   Moments<double> moments{0, 0, 0};
@@ -176,9 +182,10 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     if (p.rstd.data != nullptr) *any_row_pointer<A>(p.rstd, g, row) = rstd;
   }
 
-  const T* source = has_residual ? sum : x;
+  const T* source = sum;
+  if constexpr (!kMixed) source = has_residual ? sum : x;
   const Operand& source_operand = has_residual ? p.residual_out : p.x;
-  const Parameter<T> weight(p.weight), bias(p.bias);
+  const Parameter<T, X> weight(p.weight), bias(p.bias);
   const int64_t steps = (end - begin + step - 1) / step;
   for (int64_t s = steps - 1; s >= 0; --s) {
     const int64_t base = begin + s * step + threadIdx.x;
@@ -203,7 +210,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
       if (bias.data != nullptr) Io::parameter(bias, p.bias, g, unit * kSize, b);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) value[u][j] = affine(normalized(value[u][j], mean, rstd), w[j], b[j]);
-      activate<T>(value[u], p);
+      activate<X>(value[u], p);
       Io::store(y, p.y, g, unit * kSize, value[u]);
     }
   }

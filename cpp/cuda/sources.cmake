@@ -6,3 +6,6 @@ foreach(dtype f64 f32 f16 bf16)
   list(APPEND NORMACT_CUDA_SOURCES cpp/cuda/row_forward_${dtype}.cu cpp/cuda/row_backward_${dtype}.cu
        cpp/cuda/pointwise_${dtype}.cu cpp/cuda/channel_${dtype}.cu)
 endforeach()
+foreach(dtype f16 bf16)
+  list(APPEND NORMACT_CUDA_SOURCES cpp/cuda/row_forward_mixed_${dtype}.cu cpp/cuda/row_backward_mixed_${dtype}.cu)
+endforeach()

@@ -80,7 +80,8 @@ struct RingBarriers {
 
 /// All threads of the block call every method together, in the order: the constructor, start(); then for every tile
 /// wait(), reads of tensor(), release(), refill().
-/// Source: rows(tile), how many rows a tile has; from(tensor, tile, row), where a row begins in global memory.
+/// Source: rows(tile), how many rows a tile has; from(tensor, tile, row), where a row begins in global memory;
+/// kNarrowLast: whether the elements of the last tensor have half the bytes of the others'.
 template <class Source>
 class TileRing {
  public:
@@ -91,7 +92,7 @@ class TileRing {
       : source_(source),
         barriers_(barriers),
         begin_(shared_address(memory)),
-        stage_bytes_(tensors * tensor_bytes),
+        stage_bytes_(all_of(tensors, tensor_bytes)),
         tiles_(tiles),
         stages_(stages),
         tensors_(tensors),
@@ -168,13 +169,21 @@ class TileRing {
   static __device__ __forceinline__ int thread() { return threadIdx.y * blockDim.x + threadIdx.x; }
   static __device__ __forceinline__ int threads() { return blockDim.x * blockDim.y; }
 
+  /// Bytes of all tensors, and of one of them, where a tensor of full width has so many.
+  static __device__ __forceinline__ int all_of(int tensors, int bytes) {
+    return tensors * bytes - (Source::kNarrowLast ? bytes / 2 : 0);
+  }
+  __device__ __forceinline__ int one_of(int tensor, int bytes) const {
+    return Source::kNarrowLast && tensor == tensors_ - 1 ? bytes / 2 : bytes;
+  }
+
   __device__ __forceinline__ void fill(int slot, int tile) {
     const SharedAddress to = begin_ + slot * stage_bytes_;
     const int rows = tile < tiles_ ? source_.rows(tile) : 0;
 #if __CUDA_ARCH__ >= 900
     if (thread() >= kWarp || rows <= 0) return;
     Mbarrier& full = barriers_.full[slot];
-    if (thread() == 0) full.arrive_and_expect(tensors_ * rows * row_bytes_);
+    if (thread() == 0) full.arrive_and_expect(all_of(tensors_, rows * row_bytes_));
     __syncwarp();
     const int copies = dense_ ? 1 : rows;
     const int bytes = dense_ ? rows * row_bytes_ : row_bytes_;
@@ -182,15 +191,16 @@ class TileRing {
     for (int i = thread(); i < copies * tensors_; i += kWarp) {
       const int tensor = i / copies;
       const int row = i - tensor * copies;
-      full.copy(to + tensor * tensor_bytes_ + row * row_bytes_, source_.from(tensor, tile, row), bytes);
+      full.copy(to + tensor * tensor_bytes_ + one_of(tensor, row * row_bytes_), source_.from(tensor, tile, row),
+                one_of(tensor, bytes));
     }
 #else
-    const int pieces = row_bytes_ / kPackBytes;
     for (int tensor = 0; tensor < tensors_; ++tensor) {
+      const int pieces = one_of(tensor, row_bytes_) / kPackBytes;
       for (int i = thread(); i < rows * pieces; i += threads()) {
         const int row = i / pieces;
         copy_async(to + tensor * tensor_bytes_ + i * kPackBytes,
-                   reinterpret_cast<const char*>(source_.from(tensor, tile, row)) + (i - row * pieces) * kPackBytes);
+                   static_cast<const char*>(source_.from(tensor, tile, row)) + (i - row * pieces) * kPackBytes);
       }
     }
     commit_copies();

@@ -68,16 +68,21 @@ bool is_true(nb::handle object) {
   return truth > 0;
 }
 
+/// Whether a tensor of 16 bits goes with sums of float32.
+bool is_mixed(const TensorArg& narrow, const TensorArg& wide) {
+  return wide.get() != nullptr && narrow.get()->dtype_bits == 16 && wide.get()->dtype_bits == 32;
+}
+
 /// What the outputs of a forward are like. `keep` says whether the statistics are among them: true, false, or a mark
 /// for both in one array in the place of mean.
 struct Kept {
   Kept(nb::handle keep, int kind)
       : rstd(is_true(keep)), mean(rstd && kind == NORMACT_NORM_LAYER), joined(mean && is_joined(keep)) {}
-  nb::tuple likes(nb::handle x_object, nb::handle residual, const normact_tensor& x, const Axes& axes) const {
+  /// sum: what the sum is like, None without a residual.
+  nb::tuple likes(nb::handle x_object, nb::handle sum, const normact_tensor& x, const Axes& axes) const {
     const nb::object shape = rstd ? nb::object(shape_of_statistics(x, axes, joined)) : nb::none();
-    const nb::handle none(Py_None);
-    return nb::make_tuple(x_object, residual.is_none() ? none : x_object, mean ? nb::handle(shape) : none,
-                          joined ? none : nb::handle(shape));
+    return nb::make_tuple(x_object, sum, mean ? nb::handle(shape) : nb::handle(Py_None),
+                          joined ? nb::handle(Py_None) : nb::handle(shape));
   }
   bool rstd, mean, joined;
 };
@@ -114,7 +119,8 @@ nb::any norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb
   if (alone) {
     y_object = python::output(call.function, out, names, x_object);
   } else {
-    likes = kept.likes(x_object, residual_object, *x.get(), axes);
+    const bool like_x = !residual_object.is_none() && !is_mixed(x, residual);
+    likes = kept.likes(x_object, like_x ? x_object : residual_object, *x.get(), axes);
     done = outputs(call.function, out, names, likes, Py_None);
     y_object = nb::borrow(item(done, 0));
     residual_out.read_optional(item(done, 1), "residual_out", output, call);
@@ -145,7 +151,7 @@ nb::any norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::h
   static PyObject* const type = of_python("NormGrads");
   static const nb::tuple names = nb::borrow<nb::tuple>(of_python("GRADIENTS"));
   Call call{backward_name(kind), StreamChoice(backward_name(kind), stream.ptr())};
-  TensorArg dy, x, weight, bias, mean, rstd, dresidual, dx, dweight, dbias;
+  TensorArg dy, x, weight, bias, mean, rstd, dresidual, dx, dweight, dbias, daddend;
   dy.read(dy_object, "dy", Access::read, call);
   x.read(x_object, "x", Access::read, call);
   weight.read_optional(weight_object, "weight", Access::read, call);
@@ -160,14 +166,18 @@ nb::any norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::h
   const normact_norm_desc desc{
       sizeof desc, kind, axes.count(), axes.data(), 0.0,          number(weight_offset, "weight_offset", call),
       act.kind,    0,    act.alpha,    act.beta,    act.threshold};
-  const nb::tuple likes = nb::make_tuple(x_object, weight_object, bias_object, nb::none());
+  const bool mixed = is_mixed(dy, x);
+  const nb::tuple likes =
+      nb::make_tuple(mixed ? dy_object : x_object, weight_object, bias_object, mixed ? x_object : nb::handle(Py_None));
   const nb::tuple done = outputs(call.function, out, names, likes, wanted);
   const Access output = out.is_none() ? Access::fill : Access::write;
   dx.read(item(done, 0), "dx", output, call);
   dweight.read_optional(item(done, 1), "dweight", output, call);
   dbias.read_optional(item(done, 2), "dbias", output, call);
-  const normact_norm_backward_args args{sizeof args,     dy.get(), x.get(),       weight.get(), mean.get(), rstd.get(),
-                                        dresidual.get(), dx.get(), dweight.get(), dbias.get(),  bias.get()};
+  daddend.read_optional(item(done, 3), "daddend", output, call);
+  const normact_norm_backward_args args{sizeof args,   dy.get(),    x.get(),         weight.get(),
+                                        mean.get(),    rstd.get(),  dresidual.get(), dx.get(),
+                                        dweight.get(), dbias.get(), bias.get(),      daddend.get()};
   execute(
       call, {x, x_object, true},
       [&](const normact_exec* exec, size_t* bytes) {

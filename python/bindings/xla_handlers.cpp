@@ -95,7 +95,7 @@ struct Function {
 NORMACT_FUNCTION(kNormForward, norm_forward, norm, normact_norm_forward_workspace, "x", "residual", "weight", "bias",
                  "y", "residual_out", "mean", "rstd")
 NORMACT_FUNCTION(kNormBackward, norm_backward, norm, normact_norm_backward_workspace, "dy", "x", "weight", "mean",
-                 "rstd", "dresidual", "dx", "dweight", "dbias", "bias")
+                 "rstd", "dresidual", "dx", "dweight", "dbias", "bias", "daddend")
 NORMACT_FUNCTION(kActivationForward, activation_forward, activation, normact_activation_forward_workspace, "x", "bias",
                  "y", "mask")
 NORMACT_FUNCTION(kActivationBackward, activation_backward, activation, normact_activation_backward_workspace, "dy", "x",

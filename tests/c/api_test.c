@@ -105,7 +105,7 @@ static void test_norm(int32_t kind, double weight_offset) {
   const normact_tensor dx = tensor(p.dx, 2, p.shape);
   const normact_tensor dweight = tensor(p.dweight, 1, p.col_shape), dbias = tensor(p.dbias, 1, p.col_shape);
   const normact_norm_backward_args backward = {sizeof backward, &dy, &sum,     &weight, saved_mean, &rstd,
-                                               &dresidual,      &dx, &dweight, &dbias,  NULL};
+                                               &dresidual,      &dx, &dweight, &dbias,  NULL,       NULL};
   RUN_WITH_WORKSPACE(normact_norm_backward, &p.desc, &backward);
   check_backward(&p);
 }
@@ -149,13 +149,13 @@ static void test_activation(int32_t kind) {
   const normact_tensor dx = tensor(p.dx, 2, p.shape), dweight = tensor(p.dweight, 1, p.col_shape);
   const normact_tensor dbias = tensor(p.dbias, 1, p.col_shape);
   const normact_norm_backward_args through = {sizeof through, &dy, &x,       &weight, saved_mean, &rstd,
-                                              NULL,           &dx, &dweight, &dbias,  &bias};
+                                              NULL,           &dx, &dweight, &dbias,  &bias,      NULL};
   RUN_WITH_WORKSPACE(normact_norm_backward, &desc, &through);
   for (int i = 0; i < kSize; ++i) q.dy[i] = p.y[i] > 0 ? p.dy[i] : 0;
   const normact_tensor dh = tensor(q.dy, 2, q.shape), qdx = tensor(q.dx, 2, q.shape);
   const normact_tensor qdweight = tensor(q.dweight, 1, q.col_shape), qdbias = tensor(q.dbias, 1, q.col_shape);
   const normact_norm_backward_args from = {sizeof from, &dh,  &x,        &weight, saved_mean, &rstd,
-                                           NULL,        &qdx, &qdweight, &qdbias, NULL};
+                                           NULL,        &qdx, &qdweight, &qdbias, NULL,       NULL};
   RUN_WITH_WORKSPACE(normact_norm_backward, &p.desc, &from);
   for (int i = 0; i < kSize; ++i) near(p.dx[i], q.dx[i], kTolerance, "dx", i);
   for (int c = 0; c < kCols; ++c) near(p.dweight[c], q.dweight[c], kTolerance, "dweight", c);
@@ -175,8 +175,8 @@ static void test_empty(void) {
   memset(p.dweight, 0xff, sizeof p.dweight);
   memset(p.dbias, 0xff, sizeof p.dbias);
   const normact_tensor dweight = tensor(p.dweight, 1, p.col_shape), dbias = tensor(p.dbias, 1, p.col_shape);
-  const normact_norm_backward_args backward = {sizeof backward, &x,     &x,  NULL, &statistic, &statistic, NULL, &x,
-                                               &dweight,        &dbias, NULL};
+  const normact_norm_backward_args backward = {sizeof backward, &x,     &x,   NULL, &statistic, &statistic, NULL, &x,
+                                               &dweight,        &dbias, NULL, NULL};
   RUN_WITH_WORKSPACE(normact_norm_backward, &p.desc, &backward);
   for (int c = 0; c < kCols; ++c) CHECK(p.dweight[c] == 0.0f && p.dbias[c] == 0.0f);
 

@@ -50,7 +50,7 @@ static void setup(call* c) {
   c->forward = (normact_norm_forward_args){sizeof c->forward, &c->x,    &c->residual, &c->weight, &c->bias, &c->y,
                                            &c->residual_out,  &c->mean, &c->rstd};
   c->backward = (normact_norm_backward_args){sizeof c->backward, &c->dy, &c->x,       &c->weight, &c->mean, &c->rstd,
-                                             &c->dresidual,      &c->dx, &c->dweight, &c->dbias,  NULL};
+                                             &c->dresidual,      &c->dx, &c->dweight, &c->dbias,  NULL,     NULL};
   c->exec = (normact_exec){sizeof c->exec, NULL, workspace, kWorkspace, NORMACT_ROW_AUTO, 0};
 }
 

@@ -19,7 +19,7 @@ void check_forward(Problem& p) {
     CHECK_NEAR(p.rstd.get(r, 0), rstd, 5 * unit * rstd);
     for (int64_t c = 0; c < p.o.cols; ++c) {
       const double s = p.s().get(r, c);
-      if (p.o.residual) CHECK_EQ(s, round_to(p.x.get(r, c) + p.residual.get(r, c), p.o.dtype));
+      if (p.o.residual) CHECK_EQ(s, round_to(p.x.get(r, c) + p.residual.get(r, c), p.o.sums()));
       const double xhat = static_cast<double>((s - e.mean) * e.rstd);
       const double expected = xhat * p.weight_at(c) + p.bias_at(c);
       const double size = std::fabs(xhat) + (std::fabs(s) + std::fabs(mean)) * rstd;
@@ -55,8 +55,13 @@ void check_backward(Problem& p) {
           rstd * (g - static_cast<double>(c1) / cols - xhat * static_cast<double>(c2) / cols) + extra;
       const double size =
           std::fabs(g) + static_cast<double>(c1_size) / cols + std::fabs(xhat) * static_cast<double>(c2_size) / cols;
-      const double allowed = half_ulp(expected, p.o.dtype) * 1.001 + unit * (12 * rstd * size + 2 * std::fabs(extra));
-      worst = std::fmax(worst, std::fabs(p.dx.get(r, c) - expected) / allowed);
+      const double computed = unit * (12 * rstd * size + 2 * std::fabs(extra));
+      const auto check = [&](const Tensor& found, DType dtype) {
+        const double allowed = half_ulp(expected, dtype) * 1.001 + computed;
+        worst = std::fmax(worst, std::fabs(found.get(r, c) - expected) / allowed);
+      };
+      check(p.dx, p.o.dtype);
+      if (p.o.mixed) check(p.daddend, DType::f32);
     }
   }
   for (int64_t c = 0; c < p.o.cols; ++c) {
@@ -120,6 +125,33 @@ TEST(every_option_matches_the_reference) {
         o.weight_offset = o.weight ? 1 : 0;
         o.place.col_stride = bits & 32 ? 3 : 1;
         check_both(o);
+      }
+    }
+  });
+}
+
+TEST(float32_sums_beside_16_bits_match_the_reference) {
+  for_each_isa([] {
+    for (DType dtype : {DType::f16, DType::bf16}) {
+      for (int64_t cols : {1, 5, 16, 33, 64, 77, 300, 1025}) {
+        for (int bits = 0; bits < 32; ++bits) {
+          Options o;
+          o.dtype = dtype, o.mixed = o.residual = true, o.rows = 19, o.cols = cols;
+          o.kind = bits & 1 ? NormKind::rms : NormKind::layer;
+          o.weight = bits & 2, o.bias = bits & 4;
+          o.weight_dtype = bits & 8 ? dtype : DType::f32, o.bias_dtype = bits & 8 ? DType::f32 : dtype;
+          o.weight_offset = o.weight ? 1 : 0;
+          o.place.col_stride = bits & 16 ? 3 : 1;
+          check_both(o);
+        }
+      }
+      for (int threads : {1, 3}) {  // shared rows, streamed outputs, flushed sums
+        normact::cpu::set_num_threads(threads);
+        for (auto [rows, cols] : {std::pair<int64_t, int64_t>{2, 70001}, {40, 9000}, {3000, 3}, {300, 20000}}) {
+          Options o;
+          o.dtype = dtype, o.mixed = o.residual = true, o.rows = rows, o.cols = cols;
+          check_both(o);
+        }
       }
     }
   });

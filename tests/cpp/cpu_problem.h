@@ -17,19 +17,23 @@ struct Placement {
 struct Options {
   NormKind kind = NormKind::layer;
   DType dtype = DType::f32;
+  bool mixed = false;  // sums are float32 beside a dtype of 16 bits
   int64_t rows = 1, cols = 1;
   bool weight = true, bias = true, residual = false;
   DType weight_dtype = DType::f32, bias_dtype = DType::f32;
   double weight_offset = 0, eps = 1e-5, mean = 0, deviation = 1;
   normact_activation_kind activation = NORMACT_ACTIVATION_IDENTITY;
   Placement place = {};
+
+  DType sums() const { return mixed ? DType::f32 : dtype; }
 };
 
 inline normact::RowProblem base_problem(const Options& o) {
   normact::RowProblem p{};
   p.geometry = {o.rows, o.cols, 1, 1, {o.rows}, {o.cols}};
   p.kind = o.kind;
-  p.dtype = o.dtype;
+  p.dtype = o.sums();
+  p.io_dtype = o.dtype;
   p.contiguous = o.place.col_stride == 1;
   p.eps = o.eps;
   p.weight_offset = o.weight_offset;
@@ -42,11 +46,12 @@ struct Problem {
   explicit Problem(const Options& options, unsigned seed = 1) : o(options) {
     std::mt19937 random(seed);
     const DType statistics = accumulator_of(o.dtype);
-    for (Tensor* t : {&x, &y, &dy, &dx}) *t = matrix();
+    for (Tensor* t : {&x, &y, &dy, &dx}) *t = matrix(o.dtype);
+    if (o.mixed) daddend = matrix(DType::f32);
     mean = Tensor(statistics, o.rows, 1, 1);
     rstd = Tensor(statistics, o.rows, 1, 1);
     if (o.residual) {
-      for (Tensor* t : {&residual, &residual_out, &dresidual}) *t = matrix();
+      for (Tensor* t : {&residual, &residual_out, &dresidual}) *t = matrix(o.sums());
       residual.fill(random, 0, o.deviation);
       dresidual.fill(random, 0, 1);
     }
@@ -62,8 +67,8 @@ struct Problem {
     dy.fill(random, 0.1, 1);
   }
 
-  Tensor matrix() const {
-    return Tensor(o.dtype, o.rows, o.cols, o.cols * o.place.col_stride + 3, o.place.col_stride, o.place.offset);
+  Tensor matrix(DType dtype) const {
+    return Tensor(dtype, o.rows, o.cols, o.cols * o.place.col_stride + 3, o.place.col_stride, o.place.offset);
   }
   Tensor vector(DType dtype) const { return Tensor(dtype, 1, o.cols, 0, o.place.col_stride, o.place.offset); }
 
@@ -84,6 +89,7 @@ struct Problem {
     if (o.kind == NormKind::layer) p.mean = mean.operand();
     if (!is_identity(p.activation)) p.bias = bias.operand();
     p.dx = dx.operand(), p.dweight = dweight.operand(), p.dbias = dbias.operand();
+    p.daddend = daddend.operand();
     return p;
   }
 
@@ -106,7 +112,7 @@ struct Problem {
 
   Options o;
   Tensor x, residual, weight, bias, y, residual_out, mean, rstd;
-  Tensor dy, dresidual, dx, dweight, dbias;
+  Tensor dy, dresidual, dx, dweight, dbias, daddend;
 };
 
 /// Mean and 1/std of a row in long double.

@@ -97,7 +97,7 @@ struct Tensors {
   void describe(RowProblem& p, DType dtype) const {
     p.geometry = {rows, cols, 1, 1, {rows}, {cols}};
     p.kind = NormKind::layer;
-    p.dtype = dtype;
+    p.dtype = p.io_dtype = dtype;
     p.contiguous = true;
     p.eps = 1e-5;
   }

@@ -21,8 +21,8 @@
  *   - Statistics and arithmetic are fp32 (fp64 for fp64 tensors), with one rounding at each output.
  *
  * Aliasing: an output may be the very same tensor (data, shape, strides) as an input of the same dtype: y = x,
- * residual_out = residual or x, dx = dy or x or dresidual; further ones stand beside the argument. Any other overlap of
- * an output is an error.
+ * residual_out = residual or x, dx = dy or x or dresidual, daddend = x or dresidual; further ones stand beside the
+ * argument. Any other overlap of an output is an error.
  */
 #ifndef NORMACT_NORMACT_H_
 #define NORMACT_NORMACT_H_
@@ -127,7 +127,8 @@ typedef struct normact_exec {
 
 /* ---- Row norms: layer norm and RMS norm ------------------------------------------------------------------------- */
 
-/* With s = x, or round(x + residual), and the mean E taken over the normalised axes:
+/* With s = x, or round(x + residual), rounded to the dtype of the residual, and the mean E taken over the normalised
+ * axes:
  *   layer  mean = E[s],  rstd = 1 / sqrt(E[(s - mean)^2] + eps)
  *   rms    mean = 0,     rstd = 1 / sqrt(E[s^2] + eps)
  *   h = (s - mean) * rstd * (weight_offset + weight) + bias        (without a weight: h = (s - mean) * rstd + bias)
@@ -149,8 +150,9 @@ typedef struct normact_norm_desc {
 
 /* Shapes: x, residual, y, residual_out: any shape, all the same. weight, bias: x.shape over the normalised axes, in
  * x's order. mean, rstd: x.shape without the normalised axes.
- * Dtypes: x, residual, y, residual_out one of fp64, fp32, fp16, bf16, all the same; weight, bias that dtype or fp32
- * (fp64 with fp64); mean, rstd fp32 (fp64 with fp64). */
+ * Dtypes: x, y one of fp64, fp32, fp16, bf16, the same; residual, residual_out that dtype or fp32 (fp64 with fp64), the
+ * same: a residual stream in fp32 beside x in 16 bits is added and normalised without a rounding. weight, bias x's
+ * dtype or fp32 (fp64 with fp64); mean, rstd fp32 (fp64 with fp64). */
 typedef struct normact_norm_forward_args {
   size_t struct_size;
   const normact_tensor* x;
@@ -165,12 +167,15 @@ typedef struct normact_norm_forward_args {
 
 /* With xhat = (x - mean) * rstd, dh = dy * act'(h) (dy without an activation), g = dh * (weight_offset + weight),
  * c1 = E[g] (0 for rms), c2 = E[g * xhat]:
- *   dx = rstd * (g - c1 - xhat * c2) + dresidual
+ *   dx = rstd * (g - c1 - xhat * c2) + dresidual,    daddend = the same, rounded to its own dtype
  *   dweight = sum over rows of dh * xhat,    dbias = sum over rows of dh
  * After a forward with a residual, x is residual_out, dresidual the gradient that reached residual_out, and dx the
  * gradient of both x and the residual.
  * Shapes and dtypes as in the forward; dy, dresidual, dx like x; dweight and dbias have the shape of the weight and,
- * each for itself, x's dtype or fp32. With no rows dweight and dbias are set to 0. */
+ * each for itself, x's dtype or fp32. With no rows dweight and dbias are set to 0.
+ * After a forward with x in 16 bits and the residual in fp32, x, which is the sum, and dresidual are fp32; dy and dx
+ * have the forward's dtype of x, as weight, bias, dweight and dbias may; daddend, in fp32, is the residual's gradient.
+ */
 typedef struct normact_norm_backward_args {
   size_t struct_size;
   const normact_tensor* dy;
@@ -183,6 +188,7 @@ typedef struct normact_norm_backward_args {
   const normact_tensor* dweight;   /* out, NULL: not wanted */
   const normact_tensor* dbias;     /* out, NULL: not wanted */
   const normact_tensor* bias;      /* the forward's, NULL: 0; an activation's h needs it, else it is not looked at */
+  const normact_tensor* daddend;   /* out, NULL: not wanted; fp32, only where dy has 16 bits and x is fp32 */
 } normact_norm_backward_args;
 
 /* Normalises every row: y, and where asked for residual_out, mean and rstd.

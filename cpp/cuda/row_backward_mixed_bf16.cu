@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/launch_row_backward.cuh"
+#include "cuda/row_launchers.h"
+
+namespace normact::cuda {
+
+Status launch_row_backward_mixed_bf16(const RowBackward& problem, const RowPlan& plan, const Launch& launch) {
+  return launch_row_backward_mixed<__nv_bfloat16>(problem, plan, launch);
+}
+
+}  // namespace normact::cuda
