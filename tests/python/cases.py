@@ -66,6 +66,7 @@ class Problem:
     equal_rows: bool = False
     activation: Kind | None = field(default=None, repr=False)  # repr draws the inputs: they are those without it
     axes: tuple[int, ...] | None = field(default=None, repr=False)  # the normalised ones, if not the trailing norm_ndim
+    stream: str | None = field(default=None, repr=False)  # dtype of the residual and its sum, if not that of x
 
     @property
     def activation_options(self) -> dict[str, str | float]:
@@ -75,6 +76,10 @@ class Problem:
     @property
     def parameters(self) -> str:
         return self.parameter_dtype or self.dtype
+
+    @property
+    def sums(self) -> str:
+        return self.stream or self.dtype
 
     @property
     def statistics(self) -> str:
@@ -145,14 +150,14 @@ def inputs(problem: Problem) -> Inputs:
     def draw(shape: tuple[int, ...], dtype: str, mean: float = 0.0, std: float = 1.0) -> np.ndarray:
         return tolerance.round_to(rng.standard_normal(shape) * std + mean, dtype)
 
-    def draw_rows(mean: float = 0.0, std: float = 1.0) -> np.ndarray:
+    def draw_rows(dtype: str, mean: float = 0.0, std: float = 1.0) -> np.ndarray:
         if problem.equal_rows:
-            return np.repeat(draw((1, *problem.shape[1:]), problem.dtype, mean, std), problem.shape[0], axis=0)
-        return draw(problem.shape, problem.dtype, mean, std)
+            return np.repeat(draw((1, *problem.shape[1:]), dtype, mean, std), problem.shape[0], axis=0)
+        return draw(problem.shape, dtype, mean, std)
 
-    x = draw_rows(problem.mean, problem.std)
-    residual = draw_rows(problem.mean, problem.std) if problem.residual else None
-    s = x if residual is None else tolerance.round_to(x + residual, problem.dtype)
+    x = draw_rows(problem.dtype, problem.mean, problem.std)
+    residual = draw_rows(problem.sums, problem.mean, problem.std) if problem.residual else None
+    s = x if residual is None else tolerance.round_to(x + residual, problem.sums)
     statistics = _forward(problem, s, None, None)
     return Inputs(
         x=x,
@@ -160,8 +165,8 @@ def inputs(problem: Problem) -> Inputs:
         s=s,
         weight=draw(problem.col_shape, problem.parameters) if problem.weight else None,
         bias=draw(problem.col_shape, problem.parameters) if problem.bias else None,
-        dy=draw_rows(),
-        dresidual=draw_rows() if problem.residual else None,
+        dy=draw_rows(problem.dtype),
+        dresidual=draw_rows(problem.sums) if problem.residual else None,
         mean=tolerance.round_to(statistics.mean, problem.statistics).reshape(problem.row_shape),
         rstd=tolerance.round_to(statistics.rstd, problem.statistics).reshape(problem.row_shape),
     )
@@ -207,13 +212,14 @@ def expected_forward(problem: Problem) -> dict[str, Expected]:
     if problem.kind == "layer_norm":
         found["mean"] = _expected(exact.mean, mean_bound, problem.statistics, problem.row_shape)
     if problem.residual:
-        found["residual"] = Expected(given.s, np.zeros_like(given.s), problem.dtype)  # the correctly rounded sum
+        found["residual"] = Expected(given.s, np.zeros_like(given.s), problem.sums)  # the correctly rounded sum
     return found
 
 
 @functools.lru_cache(maxsize=64)
 def expected_backward(problem: Problem) -> dict[str, Expected]:
-    """dx, and dweight and dbias where the problem has a weight and a bias, from the inputs' statistics."""
+    """dx, with a stream of its own dtype daddend, and dweight and dbias where the problem has a weight and a bias,
+    from the inputs' statistics."""
     return expected_backward_from(problem, inputs(problem).mean, inputs(problem).rstd)
 
 
@@ -231,7 +237,7 @@ def expected_backward_from(problem: Problem, mean: np.ndarray, rstd: np.ndarray)
         h = (h if weight is None else h * (weight + offset)) + (0 if bias is None else bias)
         exactly = np.zeros_like(rstd)
         h_bound = tolerance.forward_bound(s, weight, bias, offset, mean, rstd, exactly, exactly, problem.dtype)
-        slope, slope_bound = slopes(problem.activation, h, h_bound, problem.dtype)
+        slope, slope_bound = slopes(problem.activation, h, h_bound, problem.sums)
         dy, dy_bound = dy * slope, np.abs(dy) * (slope_bound + tolerance.unit(problem.dtype) * np.abs(slope))
     if problem.kind == "layer_norm":
         exact = reference.layer_norm_backward(dy, s, weight, mean=mean, rstd=rstd, weight_offset=offset)
@@ -244,6 +250,8 @@ def expected_backward_from(problem: Problem, mean: np.ndarray, rstd: np.ndarray)
         bounds = tuple(bound + extra for bound, extra in zip(bounds, more, strict=True))
     dx = exact.dx if dresidual is None else exact.dx + dresidual
     found = {"dx": _expected(problem.as_tensor(dx), problem.as_tensor(bounds[0]), problem.dtype, problem.shape)}
+    if problem.sums != problem.dtype:
+        found["daddend"] = _expected(problem.as_tensor(dx), problem.as_tensor(bounds[0]), problem.sums, problem.shape)
     if problem.weight:
         found["dweight"] = _expected(exact.dweight, bounds[1], problem.parameters, problem.col_shape)
     if problem.bias:

@@ -105,7 +105,9 @@ def check_row(problem: RowProblem) -> None:
     want = expected_backward_from(problem, mean, own.rstd)
     dx, dweight, dbias, dresidual = gradients
     _compare({"dx": dx, "dweight": dweight, "dbias": dbias}, want, where)
-    if dresidual is not None:
+    if problem.sums != problem.dtype:
+        _compare({"daddend": dresidual}, want, where)
+    elif dresidual is not None:
         np.testing.assert_array_equal(JAX.bits(dresidual), JAX.bits(dx))
 
 

@@ -128,8 +128,31 @@ def compiled() -> None:
         torch.testing.assert_close(grad.full_tensor(), theirs, **BOUND)
 
 
+def float32_stream() -> None:
+    """A residual of float32 beside rows in 16 bits: the parts' rows have the bits of the whole's."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    x, stream, weight = torch.randn(5, 8).bfloat16(), torch.randn(5, 8), torch.randn(8)
+    whole = [each.clone().requires_grad_() for each in (x, stream, weight)]
+    rows = [Shard(0), Shard(0), Replicate()]
+    parts = [distribute_tensor(each, mesh, [at]).requires_grad_() for each, at in zip((x, stream, weight), rows)]
+    dys = [torch.randn(5, 8).bfloat16(), torch.randn(5, 8)]
+    seeds = [distribute_tensor(dy, mesh, [Shard(0)]) for dy in dys]
+    want = nt.rms_norm(whole[0], 8, whole[2], residual=whole[1])
+    with CommDebugMode() as sent:
+        found: Any = nt.rms_norm(parts[0], 8, parts[2], residual=parts[1])
+        grads: Any = torch.autograd.grad(found, parts, seeds)
+    assert sent.get_total_counts() == 0, sent.get_comm_counts()
+    want_grads = torch.autograd.grad(want, whole, dys)
+    for part, theirs in zip((*found, *grads[:2]), (*want, *want_grads[:2]), strict=True):
+        assert part.placements == (Shard(0),)
+        assert part.dtype == theirs.dtype
+        assert torch.equal(part.full_tensor(), theirs)
+    assert grads[2].placements == (Partial(),)
+    torch.testing.assert_close(grads[2].full_tensor(), want_grads[2], rtol=1e-5, atol=1e-5)
+
+
 CHECKS = {case.name: check_case(case) for case in CASES} | {
-    check.__name__: check for check in (other_dimensions, gathered, batch_norm, compiled)
+    check.__name__: check for check in (other_dimensions, gathered, batch_norm, compiled, float32_stream)
 }
 
 if __name__ == "__main__":

@@ -49,6 +49,15 @@ def test_row_norms(kind: str, dtype: str, parameter_dtype: str) -> None:
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("parameter_dtype", [None, "float32"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", cases.KINDS)
+def test_row_norms_of_a_float32_stream(kind: str, dtype: str, parameter_dtype: str | None) -> None:
+    for options in ({}, {"weight": False, "bias": False}, {"axes": (1,), "activation": Kind("silu")}):
+        problem: dict[str, Any] = {"residual": True, "stream": "float32"} | options
+        check_row(cases.Problem(kind, (3, 2, 33), dtype, parameter_dtype, **problem))
+
+
 @pytest.mark.parametrize("axes", [(1,), (0, 2), (-1, -2), (2, 0, 1)], ids=str)
 def test_row_norms_over_other_axes(axes: tuple[int, ...]) -> None:
     for kind in cases.KINDS:

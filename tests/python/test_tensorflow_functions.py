@@ -316,6 +316,36 @@ def test_one_of_two_outputs() -> None:
         np.testing.assert_allclose(first + second, whole, rtol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_float32_stream(kind: str, dtype: Any, graph: bool) -> None:
+    """The residual is float32 beside an x in 16 bits: eager and in a graph the results of the raw functions."""
+    norm, back = getattr(normact, kind), getattr(normact, f"{kind}_backward")
+    x, stream, weight = tf.cast(random(4, 6), dtype), tf.cast(random(4, 6), tf.float32), tf.cast(random(6), dtype)
+    dy, dsum = tf.cast(random(4, 6), dtype), tf.cast(random(4, 6), tf.float32)
+
+    def step(x: Any, stream: Any, weight: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([x, stream, weight])
+            found = getattr(nt, kind)(x, weight, residual=stream)
+        return found, tape.gradient(found, [x, stream, weight], [dy, dsum])
+
+    (y, total), grads = (tf.function(step) if graph else step)(x, stream, weight)
+    assert (y.dtype, total.dtype) == (dtype, tf.float32)
+    want = norm(x, weight, residual=stream, return_stats=True)
+    statistics = {"rstd": want.rstd} if want.mean is None else {"mean": want.mean, "rstd": want.rstd}
+    expected = back(dy, want.residual, weight, **statistics, dresidual=dsum)
+    pairs = zip((y, total, *grads), (want.y, want.residual, expected.dx, expected.daddend, expected.dweight), strict=True)
+    for found, other in pairs:
+        assert found.dtype == other.dtype
+        np.testing.assert_array_equal(found.numpy(), other.numpy())
+    with tf.GradientTape() as tape:  # of the sum alone, by the residual alone
+        tape.watch(stream)
+        total = getattr(nt, kind)(x, weight, residual=stream)[1]
+    np.testing.assert_array_equal(tape.gradient(total, stream), np.ones((4, 6)))
+
+
 # ---- The interface ----
 
 

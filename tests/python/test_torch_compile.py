@@ -125,6 +125,8 @@ def _samples() -> dict[str, tuple[Any, ...]]:
         "rms_norm": (x, x.detach()[0].clone(), None, [-2, -1], *row[1:]),
         "add_layer_norm": (x, r, None, None, *row),
         "add_rms_norm": (x, r, w, w, *row),
+        "mixed_add_layer_norm": (x.detach().bfloat16().requires_grad_(), r, w, None, *row),
+        "mixed_add_rms_norm": (x.detach().half().requires_grad_(), r, None, w, *row),
         "activation": (x, c, "relu", -2, None, None, None),
         "gated": (x, None, w, None, "silu", "interleaved", -1, None, None, None, 1.0, 0.0),
         "group_norm": (image, c, c, 2, *channel),

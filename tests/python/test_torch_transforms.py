@@ -123,17 +123,18 @@ def test_autocast_keeps_dtypes() -> None:
 
 
 def test_autocast_of_a_mixture() -> None:
-    """A residual stream of float32 is added to, not rounded; outside of autocast a mixture is an error."""
+    """A residual stream of float32 is added to, not rounded, and the norm is for the next matmul; outside of autocast
+    other mixtures are an error."""
     low, high = torch.randn(3, 6).bfloat16().requires_grad_(), torch.randn(3, 6).requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         y, total = nt.rms_norm(low, 6, torch.ones(6).bfloat16(), residual=high)
         assert nt.swiglu(low, high).dtype == torch.float32
     assert torch.equal(total, low + high)
-    assert y.dtype == torch.float32
+    assert y.dtype == torch.bfloat16
     (y.sum() + total.sum()).backward()
     assert (low.grad.dtype, high.grad.dtype) == (torch.bfloat16, torch.float32)
     with pytest.raises(ValueError, match=r"^rms_norm: residual .*expected"):
-        nt.rms_norm(low, 6, residual=high)
+        nt.rms_norm(high, 6, residual=low)
 
 
 # ---- Memory layouts, modes, checkpointing ----

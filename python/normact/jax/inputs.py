@@ -32,15 +32,20 @@ def array(function: str, name: str, value: Any) -> Any:
     return value
 
 
-def twin(function: str, name: str, value: Any, x: Any, like: str = "x") -> Any:
-    """An optional array of the shape and dtype of x, which messages call `like`."""
+def twin(function: str, name: str, value: Any, x: Any, like: str = "x", *, stream: bool = False) -> Any:
+    """An optional array of the shape and dtype of x, which messages call `like`.
+
+    A `stream` may be float32 beside an x of 16 bits.
+    """
     if value is None:
         return None
     value = array(function, name, value)
     if value.shape != x.shape:
         raise ValueError(f"{function}: {name} has shape {value.shape}; expected {x.shape}, as {like} has")
-    if value.dtype != x.dtype:
-        raise TypeError(f"{function}: {name} has dtype {value.dtype}; expected {x.dtype}, as {like} has")
+    wider = stream and x.dtype.itemsize == 2
+    if value.dtype != x.dtype and not (wider and value.dtype == jnp.float32):
+        either = ", or float32" if wider else ""
+        raise TypeError(f"{function}: {name} has dtype {value.dtype}; expected {x.dtype}, as {like} has{either}")
     return value
 
 

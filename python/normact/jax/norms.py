@@ -27,7 +27,7 @@ def layer_norm(
 ) -> Any:
     """Normalise to mean 0 and variance 1 over some axes, then scale and shift.
 
-    With ``s = x``, or ``round(x + residual)``::
+    With ``s = x``, or ``round(x + residual)``, rounded to the dtype of the residual::
 
         y = act((s - mean) / sqrt(var + eps) * (weight_offset + weight) + bias)
 
@@ -43,7 +43,8 @@ def layer_norm(
     eps : float
         Added to the variance; finite and not negative.
     residual : array, optional
-        Added to x before the norm; shape and dtype of x.
+        Added to x before the norm; shape of x, and its dtype or float32: a residual stream in float32 beside an x in
+        16 bits.
     weight_offset : float
         Added to the weight in float32; 1.0 is Gemma's convention.
     activation : str, optional
@@ -56,7 +57,7 @@ def layer_norm(
     y : jax.Array
         Shape and dtype of x.
     (y, s) : tuple of jax.Array
-        With a residual: the sum too, which is the next residual.
+        With a residual: the sum too, in the residual's dtype, which is the next residual.
 
     Raises
     ------
@@ -126,7 +127,7 @@ def _norm(
     alpha: float | None,
 ) -> Any:
     x = inputs.array(function, "x", x)
-    residual = inputs.twin(function, "residual", residual, x)
+    residual = inputs.twin(function, "residual", residual, x, stream=True)
     axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     axes = tuple(sorted(inputs.negative(function, "axis", each, x) for each in axes))
     if not axes or len(set(axes)) < len(axes):

@@ -35,7 +35,7 @@ def _forward_layout(operands: Tensors, options: Options) -> Layout:
     x, (dims, rows, cols) = operands["x"], _dims(operands, options)
     results = {"y": Result(dims, x.dtype)}
     if "residual" in operands:
-        results["residual_out"] = Result(dims, x.dtype)
+        results["residual_out"] = Result(dims, operands["residual"].dtype)
     if options.keep and options.kind == _core.LAYER:
         results["mean"] = Result(rows, statistic_dtype(x.dtype))
     if options.keep:
@@ -45,8 +45,10 @@ def _forward_layout(operands: Tensors, options: Options) -> Layout:
 
 
 def _backward_layout(operands: Tensors, options: Options) -> Layout:
-    x, (dims, rows, cols) = operands["x"], _dims(operands, options)
-    results = {"dx": Result(dims, x.dtype)}
+    x, dy, (dims, rows, cols) = operands["x"], operands["dy"], _dims(operands, options)
+    results = {"dx": Result(dims, dy.dtype)}
+    if x.dtype != dy.dtype:  # a sum in float32, whose addends had two dtypes
+        results["daddend"] = Result(dims, x.dtype)
     for name in ("weight", "bias"):
         if name in operands:
             results[f"d{name}"] = Result(cols, statistic_dtype(x.dtype))
@@ -78,7 +80,7 @@ _BACKWARD = Call(
     "norm_backward",
     _backward_layout,
     _attributes,
-    leading=frozenset(("dy", "x", "mean", "rstd", "dresidual", "dx")),
+    leading=frozenset(("dy", "x", "mean", "rstd", "dresidual", "dx", "daddend")),
 )
 
 
@@ -98,7 +100,7 @@ def _backward(gradients: Arrays, kept: Arrays, options: Options) -> Arrays:
     given = {"dy": gradients[0], "x": x, "weight": weight, "bias": bias, "mean": mean, "rstd": rstd}
     found = _BACKWARD(given | {"dresidual": gradients[1] if has_residual else None}, options)
     dx = found["dx"]
-    return dx, dx if has_residual else None, like(found.get("dweight"), weight), like(found.get("dbias"), bias)
+    return dx, found.get("daddend", dx) if has_residual else None, like(found.get("dweight"), weight), like(found.get("dbias"), bias)
 
 
 #: (options, x, residual, weight, bias) -> y, and with a residual the sum.

@@ -25,7 +25,7 @@ def layer_norm(
 ) -> Any:
     """`normact.layer_norm` with gradients: normalise to mean 0 and variance 1 over some axes, then scale and shift.
 
-    With ``s = x``, or ``round(x + residual)``::
+    With ``s = x``, or ``round(x + residual)``, rounded to the dtype of the residual::
 
         y = act((s - mean) / sqrt(var + eps) * (weight_offset + weight) + bias)
 
@@ -41,7 +41,8 @@ def layer_norm(
     eps : float
         Added to the variance.
     residual : tf.Tensor, optional
-        Shape and dtype of x; added to it before the norm.
+        Shape of x, added to it before the norm; the dtype of x, or float32: a residual stream in float32 beside an x in
+        16 bits.
     weight_offset : float
         Added to the weight; 1.0 is Gemma's convention.
     activation : str, optional
@@ -54,7 +55,7 @@ def layer_norm(
     y : tf.Tensor
         Shape, dtype and device of x.
     (y, s) : tuple of tf.Tensors
-        With a residual: the sum too, which is the next residual.
+        With a residual: the sum too, in the residual's dtype, which is the next residual.
 
     Raises
     ------

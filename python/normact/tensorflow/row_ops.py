@@ -34,15 +34,16 @@ def _entry(name: str, kind: int, residual: bool) -> Op:
         dsum = grads[1] if residual else None
         average = mean[0] if mean else None
         arrays = (grads[0], x, weight, bias, average, rstd)
-        made = (True, *wanted[-2:], False)  # dx and the residual's gradient are one
-        dx, dweight, dbias, _ = norm_calls.backward(
+        made = (True, *wanted[-2:], wanted[1])
+        dx, dweight, dbias, daddend = norm_calls.backward(
             kind, *arrays, axis, dsum, weight_offset, activation, alpha, None, None, made
         )
-        return (dx, dx, dweight, dbias) if residual else (dx, dweight, dbias)
+        # The residual's gradient is dx too, unless it has a dtype of its own.
+        return (dx, dx if daddend is None else daddend, dweight, dbias) if residual else (dx, dweight, dbias)
 
     def empty(tensors: Tensors, options: Options) -> tuple[tf.TensorSpec, ...]:
         x = tensors[0]
-        return (like(x),) * (2 if residual else 1) + (statistic(x),) * count
+        return tuple(like(each) for each in tensors[: 2 if residual else 1]) + (statistic(x),) * count
 
     return Op(
         name=name,

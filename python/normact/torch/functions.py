@@ -47,7 +47,7 @@ def build(op: Op) -> Calls:
         tensors, options = op.split(inputs)
         outputs = output if isinstance(output, tuple) else (output,)
         ctx.save_for_backward(*op.saves(tensors, outputs[: len(op.outputs)], options))
-        ctx.options = options
+        ctx.options, ctx.dtype = options, tensors[0].dtype
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*outputs[op.returned :])
 
@@ -95,7 +95,7 @@ def _backward(op: Op, backward_op: Any, once: Any, plain: bool) -> Any:
             other = next((grad for grad in grads if grad is not None), None)
             if other is None:
                 return (None,) * (len(op.tensors) + count)
-            grads = (torch.zeros_like(other), *grads[1:])
+            grads = (torch.zeros_like(other, dtype=ctx.dtype), *grads[1:])
         if plain and not is_compiling() and not is_grad_enabled() and is_plain():
             try:
                 found = run(grads, saved, options, wanted)
@@ -129,6 +129,8 @@ def _eager(op: Op, backward: Any) -> Any:
         ctx.to_save = saves(tensors, outputs, options)
         ctx.materialize_grads = False
         ctx.options = options
+        if returned > 1:  # a gradient of the first may be missing
+            ctx.dtype = tensors[0].dtype
         return outputs[0] if returned == 1 else outputs[:returned]
 
     made = _function(f"Normact_{op.name}", forward=forward, backward=backward)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 class AddLayerNorm(LayerNorm):
     """Layer norm of ``input + residual``; constructor and state_dict of `torch.nn.LayerNorm`.
 
+    The residual may be float32 beside an input in 16 bits, as under autocast: the norm has the dtype of the input, the
+    sum that of the residual, and neither is rounded on the way.
+
     Examples
     --------
     >>> import torch
@@ -33,7 +36,7 @@ class AddLayerNorm(LayerNorm):
 
 
 class AddRMSNorm(RMSNorm):
-    """RMS norm of ``input + residual``; constructor and state_dict of `torch.nn.RMSNorm`."""
+    """RMS norm of ``input + residual``; constructor and state_dict of `torch.nn.RMSNorm`. Dtypes: `AddLayerNorm`."""
 
     def forward(self, input: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Returns the norm and the sum, both of the shape of input."""

@@ -17,13 +17,21 @@ def check_tensor(function: str, name: str, value: Any) -> None:
         raise not_a_tensor(function, name, value)
 
 
-def matched(tensors: tuple[Any, ...], count: int = 1) -> tuple[Any, ...]:
+_NARROW = (torch.bfloat16, torch.float16)
+
+
+def is_mixed(narrow: Any, wide: Any) -> bool:
+    """Whether a tensor of 16 bits goes with one of float32; of what is no tensor, the library says so."""
+    return getattr(wide, "dtype", None) is torch.float32 and getattr(narrow, "dtype", None) in _NARROW
+
+
+def matched(tensors: tuple[Any, ...], count: int = 1, *, mixed: bool = False) -> tuple[Any, ...]:
     """The tensors in dtypes that go together, which differ only under autocast.
 
     There matmuls give the low dtype, and what did not come from one is float32. So the first `count` tensors take the
-    widest dtype among them, as PyTorch's addition and multiplication do, and the others, parameters, are made float32
-    if they have neither that nor the data's dtype. Without autocast nothing is converted: the library refuses a
-    mixture.
+    widest dtype among them, as PyTorch's addition and multiplication do, unless they are `mixed`, which the operation
+    takes as they are; and the others, parameters, are made float32 if they have neither that nor the data's dtype.
+    Without autocast nothing is converted: the library refuses a mixture.
     """
     if not _is_any_autocast_enabled():
         return tensors
@@ -32,11 +40,12 @@ def matched(tensors: tuple[Any, ...], count: int = 1) -> tuple[Any, ...]:
     # Not torch.amp.is_autocast_available(device), which PyTorch 2.11 cannot trace.
     if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
         return tensors
-    dtype = like[0].dtype
-    for tensor in like:
-        if tensor is not None:
-            dtype = torch.promote_types(dtype, tensor.dtype)
-    same = tuple(None if tensor is None else tensor.to(dtype) for tensor in like)
+    dtype, same = like[0].dtype, like
+    if not mixed:
+        for tensor in like:
+            if tensor is not None:
+                dtype = torch.promote_types(dtype, tensor.dtype)
+        same = tuple(None if tensor is None else tensor.to(dtype) for tensor in like)
     fits = (dtype, torch.float32)
     return same + tuple(p if p is None or p.dtype in fits else p.float() for p in parameters)
 

@@ -55,9 +55,9 @@ def _implement(op: Op, forward: str, backward: str) -> None:
         return [gradient for gradient, there in zip(found, op.present(saved, wanted)) if there]
 
     def run_backward_fake(*args: Any) -> list[Any]:
-        _, saved, _, wanted = op.split_backward(args)
+        seeds, saved, _, wanted = op.split_backward(args)
         there = op.present(saved, wanted)
-        return [torch.empty_like(op.like(gradient, saved)) for gradient in range(len(there)) if there[gradient]]
+        return [torch.empty_like(op.like(gradient, seeds, saved)) for gradient in range(len(there)) if there[gradient]]
 
     for device in _DEVICES:
         _LIBRARY.impl(forward, run, device)

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from normact.torch.call import call, nested, not_a_tensor
-from normact.torch.inputs import matched
-from normact.torch.row_ops import ADD_LAYER_NORM, ADD_RMS_NORM, LAYER_NORM, RMS_NORM
+from normact.torch.inputs import is_mixed, matched
+from normact.torch.row_ops import (
+    ADD_LAYER_NORM,
+    ADD_RMS_NORM,
+    LAYER_NORM,
+    MIXED_ADD_LAYER_NORM,
+    MIXED_ADD_RMS_NORM,
+    RMS_NORM,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +38,7 @@ def layer_norm(
 ) -> Any:
     """`torch.nn.functional.layer_norm`, and what may be done in the same pass.
 
-    With ``s = input``, or ``round(input + residual)``::
+    With ``s = input``, or ``round(input + residual)``, rounded to the dtype of residual::
 
         y = act((s - mean) / sqrt(var + eps) * (weight_offset + weight) + bias)
 
@@ -46,7 +53,8 @@ def layer_norm(
     eps : float
         Added to the variance.
     residual : Tensor, optional
-        Shape and dtype of input; added to it before the norm.
+        Shape of input, added to it before the norm; the dtype of input, or float32: a residual stream in float32 beside
+        an input in 16 bits, as under autocast.
     weight_offset : float
         Added to the weight; 1.0 is Gemma's convention.
     activation : str, optional
@@ -59,7 +67,7 @@ def layer_norm(
     y : Tensor
         Shape, dtype, device and memory layout of input, also under autocast.
     (y, s) : tuple of Tensors
-        With a residual: the sum too, which is the next residual.
+        With a residual: the sum too, in the residual's dtype, which is the next residual.
 
     Raises
     ------
@@ -82,7 +90,9 @@ def layer_norm(
     options = (axis, eps, weight_offset, activation, alpha)
     if residual is None:
         return call(LAYER_NORM, matched((input, weight, bias)), options)
-    return call(ADD_LAYER_NORM, matched((input, residual, weight, bias), 2), options)
+    mixed = is_mixed(input, residual)
+    calls = MIXED_ADD_LAYER_NORM if mixed else ADD_LAYER_NORM
+    return call(calls, matched((input, residual, weight, bias), 2, mixed=mixed), options)
 
 
 def rms_norm(
@@ -118,7 +128,9 @@ def rms_norm(
     options = (axis, eps, weight_offset, activation, alpha)
     if residual is None:
         return call(RMS_NORM, matched((input, weight, bias)), options)
-    return call(ADD_RMS_NORM, matched((input, residual, weight, bias), 2), options)
+    mixed = is_mixed(input, residual)
+    calls = MIXED_ADD_RMS_NORM if mixed else ADD_RMS_NORM
+    return call(calls, matched((input, residual, weight, bias), 2, mixed=mixed), options)
 
 
 _EPS32 = torch.finfo(torch.float32).eps

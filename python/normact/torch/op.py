@@ -39,7 +39,7 @@ class Op:
     saved: tuple[str, ...]
     saves: Callable[[Tensors, Tensors, Options], Tensors]
     #: The backward's results, each by the names in `saved` of what it looks like: the first of them that is there.
-    #: It has none for a name that is not there.
+    #: It has none for a name that is not there. "dy" is the gradient of the first output, which always is.
     gradients: tuple[tuple[str, ...], ...]
     #: For each tensor the place of its gradient among these, or None.
     gradient_of: tuple[int | None, ...]
@@ -71,12 +71,12 @@ class Op:
 
     def present(self, saved: Tensors, wanted: Wanted) -> list[bool]:
         """Which gradients the backward operator returns."""
-        there = {name.rstrip("?") for name, tensor in zip(self.saved, saved) if tensor is not None}
+        there = {name.rstrip("?") for name, tensor in zip(self.saved, saved) if tensor is not None} | {"dy"}
         return [want and not there.isdisjoint(names) for names, want in zip(self.gradients, wanted)]
 
-    def like(self, gradient: int, saved: Tensors) -> Any:
+    def like(self, gradient: int, seeds: Tensors, saved: Tensors) -> Any:
         """The tensor that a gradient looks like, or None if it does not exist."""
-        by_name = {name.rstrip("?"): tensor for name, tensor in zip(self.saved, saved)}
+        by_name = {name.rstrip("?"): tensor for name, tensor in zip(self.saved, saved)} | {"dy": seeds[0]}
         return next((by_name[n] for n in self.gradients[gradient] if by_name[n] is not None), None)
 
     def split(self, args: tuple[Any, ...]) -> tuple[Tensors, Options]:

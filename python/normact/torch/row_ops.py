@@ -48,8 +48,11 @@ def _backward(kind: int, residual: bool) -> Callable[..., Tensors]:
     return backward
 
 
-def _entry(name: str, kind: int, residual: bool) -> Op:
-    """A norm of x, or of x + residual, which it returns too. RMS norm has no mean."""
+def _entry(name: str, kind: int, residual: bool, mixed: bool = False) -> Op:
+    """A norm of x, or of x + residual, which it returns too. RMS norm has no mean.
+
+    mixed: the residual and the sum are float32 beside an x of 16 bits, so that their gradients differ.
+    """
     statistics = ("mean", "rstd") if kind == _core.LAYER else ("rstd",)
     outputs = ("y", *(("sum",) if residual else ()), *statistics)
     there = operator.itemgetter(*(("y", "sum", "mean", "rstd").index(output) for output in outputs))
@@ -75,7 +78,7 @@ def _entry(name: str, kind: int, residual: bool) -> Op:
         x = tensors[0]
         gone = {axis % x.ndim for axis in options[0]}
         shape = [size for dim, size in enumerate(x.shape) if dim not in gone]
-        like_x = tuple(torch.empty_like(x) for _ in range(2 if residual else 1))
+        like_x = tuple(torch.empty_like(like) for like in ((x, tensors[1] if mixed else x) if residual else (x,)))
         return like_x + tuple(x.new_empty(shape, dtype=statistic_dtype(x.dtype)) for _ in statistics)
 
     return Op(
@@ -86,14 +89,14 @@ def _entry(name: str, kind: int, residual: bool) -> Op:
         returned=2 if residual else 1,
         saved=("x", "weight?", "bias?", *statistics),
         saves=saves,
-        gradients=(("x",), ("weight",), ("bias",)),
-        gradient_of=(0, 0, 1, 2) if residual else (0, 1, 2),
+        gradients=(("dy",), ("weight",), ("bias",), ("x",)) if mixed else (("x",), ("weight",), ("bias",)),
+        gradient_of=(0, 3, 1, 2) if mixed else (0, 0, 1, 2) if residual else (0, 1, 2),
         forward=forward,
         backward=_backward(kind, residual),
         empty=empty,
         leading=("x", "residual"),
         divisible=lambda ndim, names, options: range(min((axis % ndim for axis in options[0]), default=0)),
-        divided=("x", "residual", "y", "sum", *statistics),
+        divided=("x", "residual", "y", "sum", "dy", *statistics),
     )
 
 
@@ -101,3 +104,5 @@ LAYER_NORM = build(_entry("layer_norm", _core.LAYER, residual=False))
 RMS_NORM = build(_entry("rms_norm", _core.RMS, residual=False))
 ADD_LAYER_NORM = build(_entry("add_layer_norm", _core.LAYER, residual=True))
 ADD_RMS_NORM = build(_entry("add_rms_norm", _core.RMS, residual=True))
+MIXED_ADD_LAYER_NORM = build(_entry("mixed_add_layer_norm", _core.LAYER, residual=True, mixed=True))
+MIXED_ADD_RMS_NORM = build(_entry("mixed_add_rms_norm", _core.RMS, residual=True, mixed=True))
