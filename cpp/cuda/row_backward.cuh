@@ -43,12 +43,13 @@ struct BackwardTiles {
     return static_cast<int>(min(p.geometry.rows - row(tile), static_cast<int64_t>(groups)));
   }
   __device__ __forceinline__ const void* from(int tensor, int tile, int row_of_tile) const {
-    const RowIndex index(divisor, row(tile) + row_of_tile);
     if constexpr (kNarrowLast) {
+      const RowIndex index(divisor, row(tile) + row_of_tile);
       if (tensor == dy_place(p.dresidual.data != nullptr)) return row_pointer<const X>(p.dy, index);
       return row_pointer<const T>(tensor == 0 ? p.x : p.dresidual, index);
     } else {
-      return row_pointer<const T>(tensor == 0 ? p.x : tensor == 1 ? p.dy : p.dresidual, index);
+      const Operand& operand = tensor == 0 ? p.x : tensor == 1 ? p.dy : p.dresidual;
+      return row_pointer<const T>(operand, RowIndex(divisor, row(tile) + row_of_tile));
     }
   }
   static __device__ __forceinline__ int dy_place(bool residual) { return kNarrowLast && residual ? 2 : 1; }
@@ -159,7 +160,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
     ring.wait();
     const SharedAddress x = ring.tensor(0) + row_offset;
-    const SharedAddress dy = ring.tensor(Tiles::dy_place(residual)) + row_offset * kNarrowBytes / kPackBytes;
+    const SharedAddress dy =
+        ring.tensor(Tiles::dy_place(residual)) + (kNarrowBytes < kPackBytes ? row_offset / 2 : row_offset);
     A xhat[kVectors][kSize], gradient[kVectors][kSize];
     A sum[kLayer ? 2 : 1] = {};
 #pragma unroll
@@ -208,11 +210,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int j = 0; j < kSize; ++j) gradient[v][j] = input_gradient(gradient[v][j], xhat[v][j], rstd, c1, c2);
       if (residual) add_pack(addend[v], gradient[v]);
-      if (own.first + v * kStride >= here) continue;
-      store_pack(own.in(dx, v), to_pack_beside<X, T>(gradient[v]));
+      if (own.first + v * kStride < here) store_pack(own.in(dx, v), to_pack_beside<X, T>(gradient[v]));
       if constexpr (!std::is_same_v<X, T>) {
-        if (p.daddend.data == nullptr) continue;
-        store_pack(own.in(row_pointer<T>(p.daddend, index), v), to_pack<T>(gradient[v]));
+        if (own.first + v * kStride < here && p.daddend.data != nullptr) {
+          store_pack(own.in(row_pointer<T>(p.daddend, index), v), to_pack<T>(gradient[v]));
+        }
       }
     }
   }

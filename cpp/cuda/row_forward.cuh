@@ -214,18 +214,23 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const X* from = own.in(row_pointer<const X>(p.x, index), 0);
   if (blockIdx.x < kPrefetchingBlocks) own.template prefetch<kVectors>(from);
   start_after_previous();
-  PackBeside<X, T> x[kVectors];
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    x[v] = own.valid(v) ? load_pack_beside<T>(from + v * (kStride * kSize)) : PackBeside<X, T>{};
-  }
   Pack<T> s[kVectors];
-  if constexpr (std::is_same_v<X, T>) {
+  const auto load_own = [&](auto(&x)[kVectors]) {
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) s[v] = x[v];
-  }
-  if (!std::is_same_v<X, T> || p.residual.data != nullptr) {
+    for (int v = 0; v < kVectors; ++v) {
+      x[v] = own.valid(v) ? load_pack_beside<T>(from + v * (kStride * kSize)) : PackBeside<X, T>{};
+    }
+  };
+  const auto add_to = [&](const auto(&x)[kVectors]) {
     add_residual<X>(x, row_pointer<const T>(p.residual, index), row_pointer<T>(p.residual_out, index), own, s);
+  };
+  if constexpr (std::is_same_v<X, T>) {
+    load_own(s);
+    if (p.residual.data != nullptr) add_to(s);
+  } else {
+    PackBeside<X, T> x[kVectors];
+    load_own(x);
+    add_to(x);
   }
   // Where there are registers for it, values wait for their row's statistics as deviations from about the mean, so that
   // they are unpacked and centred once.
