@@ -46,9 +46,12 @@ def _autograd_run(forward: Forward, o: Operands) -> Run:
     """The backward that autograd recorded for `forward`.
 
     With a residual, x of the operands is already the sum, so it goes in as x + 0. Only the gradient of x is asked for,
-    as that of the residual is the same tensor; of an addend, which is added after the norm, both are.
+    as that of the residual is the same tensor; of an addend, which is added after the norm, both are, and of a residual
+    in another dtype than x, where the sum is 0 + the residual.
     """
     named = {"x": o.x, "weight": o.weight, "bias": o.bias, "addend": o.addend}
+    if o.dx is not None and o.dx.dtype != o.x.dtype:
+        named |= {"x": torch.zeros_like(o.dx), "addend": o.x}
     inputs = {name: t.detach().requires_grad_() for name, t in named.items() if t is not None}
     zero = None if o.dresidual is None else torch.zeros_like(o.x)
     with torch.enable_grad():
@@ -177,7 +180,7 @@ def _liger_add_rms_norm(case: Case, o: Operands, ops: ModuleType) -> Run:
 
 
 def quack(case: Case, o: Operands) -> Run:
-    if case.family != "norm":
+    if case.family != "norm" or case.operation.mixed:
         raise MissingError(f"no benchmark of {case.op} calls QuACK")
     _last_axis_only(case, "QuACK")
     ops = require("quack.rmsnorm")
@@ -215,7 +218,7 @@ def jax_jit(case: Case, o: Operands) -> Run:
     jax = require("jax")
     if o.x.device.type == "cuda":
         raise MissingError("JAX is measured on the CPU only")
-    if case.family == "channel":
+    if case.family == "channel" or case.operation.mixed:
         raise MissingError(f"no benchmark of {case.op} calls JAX")
     _refuse_from_output(case)
     forward = _jax_norm(case, jax) if case.family == "norm" else _jax_activation(case, jax)

@@ -33,6 +33,7 @@ class Case:
     def __post_init__(self) -> None:
         assert self.op in OPS and self.direction in DIRECTIONS and self.dtype in ITEM_BYTES
         assert self.direction == "backward" or not self.operation.from_output
+        assert ITEM_BYTES[self.dtype] == 2 or not self.operation.mixed
         assert len(self.shape) >= 2 and min(self.shape) > 0
 
     @property
@@ -99,8 +100,14 @@ class Case:
 
     @property
     def parameter_dtype(self) -> str:
-        """fp32 in a batch norm of 16 bits, as everyone trains it."""
-        return "fp32" if self.kind == "batch_norm" and self.dtype != "fp64" else self.dtype
+        """fp32 in a batch norm of 16 bits, as everyone trains it, and beside a residual in fp32, as under autocast."""
+        wide = self.operation.mixed or (self.kind == "batch_norm" and self.dtype != "fp64")
+        return "fp32" if wide else self.dtype
+
+    @property
+    def sum_dtype(self) -> str:
+        """Of a residual, of its sum and of their gradients."""
+        return "fp32" if self.operation.mixed else self.dtype
 
     @property
     def set_bytes(self) -> int:
@@ -176,6 +183,7 @@ ODD = (33, 65, 127, 129, 255, 1001, 4097, 8191)
 COMMON = (1000,)  # a whole number of 16-byte vectors, but of no power of two
 PLAIN = ("layer_norm", "rms_norm")
 FUSED = ("add_layer_norm", "add_rms_norm")
+MIXED = tuple(f"mixed_{name}" for name in FUSED)
 ACTIVATED = tuple(f"{norm}_{kind}" for norm in PLAIN for kind in APPLIED)
 ACTIVATED_WIDTHS = (256, 1024, 4096, 8192, 16384)
 
@@ -318,17 +326,22 @@ def cpu_channel() -> list[Case]:
 
 # ---- Groups ----
 
+SMOKE_SHAPES = [(128, 1024), (1024, 1001)]
+MIXED_WIDTHS = (768, 1024, 2048, 4096, 5120, 8192, 12288, 16384, 4097)
 SMALL_SHAPES = [(1, 4096), (8, 4096), (128, 128), (128, 1024), (128, 8192), (8192, 128), (4096, 768), (16 * 1024, 256)]
 CPU_SHAPES = [(128, 128), (128, 1024), (512, 768), (512, 1000), (511, 257), (1024, 1001)]
 CPU_SHAPES += [(16384, 256), (4096, 768), (2048, 4096)]
 CPU_IMAGES = ((32, 96, 56, 56), (8, 256, 56, 56))
 
 GROUPS = {
-    "smoke": lambda: each((*PLAIN, *FUSED, *ACTIVATED[1:4]), ("bf16", "fp32"), [(128, 1024), (1024, 1001)]),
+    "smoke": lambda: (
+        each((*PLAIN, *FUSED, *ACTIVATED[1:4]), ("bf16", "fp32"), SMOKE_SHAPES) + each(MIXED, ("bf16",), SMOKE_SHAPES)
+    ),
     "roofline": lambda: large(PLAIN, [*WIDE, *NARROW, *HUGE, *COMMON, *ODD]),
     "core": lambda: large(PLAIN, CORE),
     "activated": lambda: large(ACTIVATED, ACTIVATED_WIDTHS),
     "residual": lambda: large(FUSED, [128, 1024, 4096, 8192, 16384, 65536, 4097]),
+    "mixed": lambda: each(MIXED, ("bf16",), [(rows_for(n, "bf16", LARGE), n) for n in MIXED_WIDTHS]),
     "small": lambda: each(PLAIN, ("bf16", "fp32"), SMALL_SHAPES),
     "peers": peers,
     "images": lambda: each(PLAIN, TYPES, IMAGES),

@@ -65,7 +65,16 @@ INVERSES: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.logit, "tanh
 
 def composed(case: Case) -> Forward:
     """The forward as users of PyTorch write it."""
-    return _of_family(case, ACTIVATIONS, case.operation.applied)
+    forward = _of_family(case, ACTIVATIONS, case.operation.applied)
+    if not case.operation.mixed:
+        return forward
+
+    def rounded(x, residual, weight, bias):
+        """The norm of the float32 sum for a matmul in the dtype of x, as under autocast."""
+        y, total = forward(x, residual, weight, bias)
+        return y.to(x.dtype), total
+
+    return rounded
 
 
 def reference(case: Case, *, activated: bool = True) -> Forward:

@@ -65,25 +65,28 @@ def make_operands(case: Case, device: str) -> Operands:
         return channel_operands.make(case, device)
     kwargs = {"device": device, "dtype": DTYPES[case.dtype]}
 
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, **kwargs)
+    def normal(*shape: int, dtype: str = case.dtype) -> torch.Tensor:
+        return torch.randn(*shape, device=device, dtype=DTYPES[dtype])
 
-    channels = case.shape[case.axis]
-    o = Operands(normal(*case.input_shape))
+    channels, summed = case.shape[case.axis], case.direction == "backward" and case.residual
+    o = Operands(normal(*case.input_shape, dtype=case.sum_dtype if summed else case.dtype))
     if case.operation.from_output:
         o.x = ACTIVATIONS[case.kind](o.x)
-    o.weight = normal(channels) if case.operation.weight else None
-    o.bias = normal(channels) if case.bias else None
+    o.weight = normal(channels, dtype=case.parameter_dtype) if case.operation.weight else None
+    o.bias = normal(channels, dtype=case.parameter_dtype) if case.bias else None
     if case.operation.statistics:
         _add_statistics(case, o)
     if case.direction == "forward":
         o.y = torch.empty(case.shape, **kwargs)
         if case.residual:
-            o.residual, o.residual_out = normal(*case.shape), torch.empty_like(o.x)
+            o.residual = normal(*case.shape, dtype=case.sum_dtype)
+            o.residual_out = torch.empty_like(o.residual)
         return o
-    o.dy, o.dx = normal(*case.shape), torch.empty_like(o.x)
+    o.dy = normal(*case.shape)
+    o.dx = torch.empty_like(o.x, dtype=o.dy.dtype)
+    o.daddend = torch.empty_like(o.x) if case.operation.mixed else None
     o.dweight, o.dbias = (None if t is None else torch.empty_like(t) for t in (o.weight, o.bias))
-    o.dresidual = normal(*case.shape) if case.residual else None
+    o.dresidual = normal(*case.shape, dtype=case.sum_dtype) if case.residual else None
     if case.operation.applied == "relu":
         _keep_off_the_corner(case, o)
     return o
@@ -139,7 +142,7 @@ def check(case: Case, operands: Operands, outputs: Outputs, *, slack: float = 1.
             continue
         output = outputs[name]
         got = (output if torch.is_tensor(output) else torch.from_dlpack(output))[rows]
-        roundoff = 2.0**-24 if name in STATISTICS and case.dtype != "fp64" else ROUNDOFF[case.dtype]
+        roundoff = 2.0**-24 if name in STATISTICS and case.dtype != "fp64" else ROUNDOFF[_dtype_of(case, name)]
         loose = 0.0 if slack == 1.0 else slack * roundoff * max(1.0, terms**0.5)
         arithmetic = ROUNDOFF["fp64" if case.dtype == "fp64" else "fp32"]
         allowed = slack * 1.01 * roundoff * expected.abs() + 32 * terms * arithmetic + loose
@@ -152,6 +155,13 @@ def check(case: Case, operands: Operands, outputs: Outputs, *, slack: float = 1.
                 f"{case.name}: {name}[{at}] of {rows} is {got.flatten()[worst]}, "
                 f"expected {expected.flatten()[worst]}; {int(wrong.sum())} elements are wrong"
             )
+
+
+def _dtype_of(case: Case, name: str) -> str:
+    """Of an output that is no statistic."""
+    if name in ("residual", "daddend"):
+        return case.sum_dtype
+    return case.parameter_dtype if name in ("dweight", "dbias") and case.family == "norm" else case.dtype
 
 
 Expectation = tuple[str, Any, torch.Tensor, float]
@@ -192,6 +202,8 @@ def _expectations(case: Case, operands: Operands) -> Iterator[Expectation]:
         if operands.dresidual is not None:
             dx += operands.dresidual[part].double()
         yield "dx", part, dx, dx_terms
+        if case.operation.mixed:
+            yield "daddend", part, dx, dx_terms
         for name, gradient in zip(sums, gradients, strict=True):
             sums[name] += gradient
     if case.direction == "backward":

@@ -21,6 +21,7 @@ class Operation:
     weight: bool = False
     bias: bool = False
     residual: bool = False
+    mixed: bool = False  # the residual and its sum are fp32 beside an x of 16 bits, and so twice as large as y
     statistics: int = 0  # numbers a row that the forward writes and the backward reads
     layout: str = ""  # of a packed gated input, which is twice as wide as y; of images "nchw" or "nhwc"
     addend: bool = False
@@ -40,12 +41,15 @@ class Operation:
 
 def _norm(function: str, bias: bool, statistics: int) -> list[Operation]:
     """forward: x in, y out; with a residual also residual in, sum out. backward: dy, x in, dx out; with a residual
-    also the gradient that reached the sum.
+    also the gradient that reached the sum. Where these are fp32 beside x in 16 bits, each counts for two tensors, and the
+    backward writes the residual's gradient too.
     """
     common = {"weight": True, "bias": bias, "statistics": statistics}
     plain = Operation(function, "norm", function, (1, 1), (2, 1), **common)
     activated = [replace(plain, name=f"{function}_{kind}", applied=kind) for kind in APPLIED]
-    return [plain, replace(plain, name=f"add_{function}", forward=(2, 2), backward=(3, 1), residual=True), *activated]
+    fused = replace(plain, name=f"add_{function}", forward=(2, 2), backward=(3, 1), residual=True)
+    mixed = replace(fused, name=f"mixed_add_{function}", forward=(3, 3), backward=(5, 3), mixed=True)
+    return [plain, fused, mixed, *activated]
 
 
 def _channel(function: str, applied: str = "", addend: bool = False) -> list[Operation]:

@@ -70,7 +70,7 @@ def outputs_of(case: Case, o: Operands) -> Any:
         return o.y if case.direction == "forward" else (o.dx, o.dbias) if case.bias else o.dx
     if case.direction == "forward":
         return normact.NormOutput(o.y, o.residual_out, o.mean, o.rstd)
-    return normact.NormGrads(o.dx, o.dweight, o.dbias, None)
+    return normact.NormGrads(o.dx, o.dweight, o.dbias, o.daddend)
 
 
 def training(case: Case) -> dict[str, object]:

@@ -9,10 +9,7 @@ namespace normact::cuda {
 
 /// As many elements of a 16-bit type as a pack of fp32 has.
 template <class X>
-struct alignas(kPackBytes / 2) NarrowPack {
-  static_assert(sizeof(X) == 2);
-  uint32_t word[2];
-};
+using NarrowPack = Pack<X, kPackBytes / 2>;
 
 /// As many elements of X as a pack of T has.
 template <class X, class T>
@@ -21,12 +18,6 @@ using PackBeside = std::conditional_t<std::is_same_v<X, T>, Pack<X>, NarrowPack<
 /// Bytes of such a pack.
 template <class X, class T>
 constexpr int kBytesBeside = static_cast<int>(sizeof(PackBeside<X, T>));
-
-template <class X, class A>
-__device__ __forceinline__ void unpack(const NarrowPack<X>& pack, A* value) {
-#pragma unroll
-  for (int j = 0; j < 2; ++j) unpack_pair<X>(pack.word[j], value + 2 * j);
-}
 
 /// Rounded to X.
 template <class X, class T, class A>

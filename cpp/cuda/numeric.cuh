@@ -29,12 +29,13 @@ constexpr int kPackBytes = 16;
 template <class T>
 constexpr int kPackSize = kPackBytes / static_cast<int>(sizeof(T));
 
-/// 16 bytes of consecutive elements, as one access moves them. 16-bit elements lie in pairs, so that choosing between
-/// two packs moves whole registers.
-template <class T>
-struct alignas(kPackBytes) Pack {
+/// 16 bytes of consecutive elements (or 8: narrow_pack.cuh), as one access moves them. 16-bit elements lie in pairs, so
+/// that choosing between two packs moves whole registers.
+template <class T, int kBytes = kPackBytes>
+struct alignas(kBytes) Pack {
   using Word = std::conditional_t<sizeof(T) == 2, uint32_t, T>;
-  Word word[kPackSize<Word>];
+  static constexpr int kWords = kBytes / static_cast<int>(sizeof(Word));
+  Word word[kWords];
 };
 
 template <class To, class From>
@@ -70,27 +71,19 @@ __device__ __forceinline__ uint32_t convert_pair(float low, float high) {
   }
 }
 
-/// The same back.
-template <class T>
-__device__ __forceinline__ void unpack_pair(uint32_t word, float* value) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {  // bf16 is the upper half of fp32
-    value[0] = __uint_as_float(word << 16);
-    value[1] = __uint_as_float(word & 0xffff0000u);
-  } else {
-    const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&word));
-    value[0] = both.x;
-    value[1] = both.y;
-  }
-}
-
-/// value[0 .. kPackSize<T>) = the pack's elements.
-template <class A, class T>
-__device__ __forceinline__ void unpack(const Pack<T>& pack, A* value) {
+/// value[0 ..) = the pack's elements.
+template <class A, class T, int kBytes>
+__device__ __forceinline__ void unpack(const Pack<T, kBytes>& pack, A* value) {
 #pragma unroll
-  for (int j = 0; j < kPackSize<typename Pack<T>::Word>; ++j) {
+  for (int j = 0; j < Pack<T, kBytes>::kWords; ++j) {
     const auto word = pack.word[j];
-    if constexpr (sizeof(T) == 2) {
-      unpack_pair<T>(word, value + 2 * j);
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {  // bf16 is the upper half of fp32
+      value[2 * j] = __uint_as_float(word << 16);
+      value[2 * j + 1] = __uint_as_float(word & 0xffff0000u);
+    } else if constexpr (std::is_same_v<T, __half>) {
+      const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&word));
+      value[2 * j] = both.x;
+      value[2 * j + 1] = both.y;
     } else {
       value[j] = static_cast<A>(word);
     }

@@ -31,6 +31,7 @@ COLS = (1, 7, 33, 64, 257, 1000, 4097, 9224, 12289, 40000)
 DTYPES = (("float64", "float64"), ("float32", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
 WIDEST = ((15, 131208), (8, 245768))  # more rows than clusters of 16: slots of their rings are filled again
 SIDE_BY_SIDE = ((2, 100, 64), (3, 65, 49), (1, 1500, 24))  # normalised over axis 1
+MIXED_COLS = (264, 768, 4096, 8192)  # whole packs beside a residual of float32
 LAYOUTS = ("contiguous", "offset_by_one", "transposed")
 
 
@@ -62,6 +63,18 @@ def main() -> int:
             for residual in (False, True)
             for problem in [
                 Problem(kind, shape, dtype, parameter_dtype, residual=residual, activation=activation, axes=(1,))
+            ]
+        )
+        ran[variant] += sum(
+            run(device, variant, problem, layout)
+            for kind in KINDS
+            for dtype, parameter_dtype in DTYPES[2:]
+            for cols in options.cols or (*COLS, *MIXED_COLS)
+            for layout in LAYOUTS[:2]
+            for problem in [
+                Problem(
+                    kind, (3, cols), dtype, parameter_dtype, residual=True, activation=activation, stream="float32"
+                )
             ]
         )
         ran[variant] += sum(

@@ -36,6 +36,10 @@ MIB = 1 << 20
         ("add_layer_norm/forward/fp32/8x16", 4 * 8 * 16 * 4 + 2 * 16 * 4 + 2 * 8 * 4),
         # dy, sum, gradient of the sum, dx; weight, dweight; rstd
         ("add_rms_norm/backward/bf16/8x16", 4 * 8 * 16 * 2 + 2 * 16 * 2 + 8 * 4),
+        # x, y, and twice as large residual, sum; fp32 weight, bias; mean, rstd
+        ("mixed_add_layer_norm/forward/bf16/8x16", 2 * 8 * 16 * (2 + 4) + 2 * 16 * 4 + 2 * 8 * 4),
+        # dy, dx, and twice as large sum, gradient of the sum, that of the residual; fp32 weight, dweight; rstd
+        ("mixed_add_rms_norm/backward/bf16/8x16", 8 * 16 * (2 * 2 + 3 * 4) + 2 * 16 * 4 + 8 * 4),
         # x, y
         ("gelu/forward/bf16/8x16", 2 * 8 * 16 * 2),
         # dy, x, dx

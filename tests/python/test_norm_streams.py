@@ -162,14 +162,17 @@ def _same(device: Device, found: Any, want: Any) -> None:
 
 @narrow_dtypes
 def test_zero_sizes(device: Device, kind: str, dtype: str) -> None:
+    norm, back = getattr(normact, kind), getattr(normact, f"{kind}_backward")
     for shape in ((0, 8), (3, 0), (0, 0)):
-        problem = mixed(kind, shape, dtype)
-        given = arrays(device, problem)
-        result = forward(problem, given)
-        assert tuple(result.y.shape) == tuple(result.residual.shape) == shape
-        assert (device.dtype_name(result.y), device.dtype_name(result.residual)) == (dtype, "float32")
-        grads = backward(problem, given)
+        x, stream = device.array(np.zeros(shape), dtype), device.array(np.zeros(shape), "float32")
+        weight, statistic = (device.array(np.ones(shape[axis]), "float32") for axis in (1, 0))
+        y, total, _, _ = norm(x, weight, weight, residual=stream)
+        assert tuple(y.shape) == tuple(total.shape) == shape
+        assert (device.dtype_name(y), device.dtype_name(total)) == (dtype, "float32")
+        statistics = {"rstd": statistic} | ({"mean": statistic} if kind == "layer_norm" else {})
+        grads = back(x, stream, weight, weight, **statistics, dresidual=stream)
         assert tuple(grads.dx.shape) == tuple(grads.daddend.shape) == shape
+        assert (device.dtype_name(grads.dx), device.dtype_name(grads.daddend)) == (dtype, "float32")
         assert not device.values(grads.dweight).any()
         assert not device.values(grads.dbias).any()
 
@@ -244,6 +247,34 @@ def test_forced_variants(device: Device, kind: str, dtype: str, parameter_dtype:
                             done.add((variant, direction))
     names = ("auto", "warp", "block", "stream")
     assert done == {(name, direction) for name in names for direction in ("forward", "backward")}
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("cols", [64, 4096, 8192, 12296])
+def test_cuda_graph(device: Device, kind: str, cols: int) -> None:
+    """Forward and backward are captured once and replayed on new numbers."""
+    import torch
+
+    first, second = (mixed(kind, (37, cols), "bfloat16", mean=mean) for mean in (0.0, 1.0))
+    static, fresh = arrays(device, first), arrays(device, second)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output, grads = _with_stats(first, static), backward(first, static)
+    for name, tensor in vars(static).items():
+        if tensor is not None:
+            tensor.copy_(getattr(fresh, name))
+    graph.replay()
+    torch.cuda.synchronize()
+    compare(device, output, expected_forward(second), "replayed")
+    compare(device, grads, expected_backward(second), "replayed")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("cols", [768, 4096, 8192])
+def test_many_rows(device: Device, kind: str, cols: int) -> None:
+    """More rows than a persistent grid works on at a time: each slot of a ring is filled again and again."""
+    for options in ({}, {"activation": Kind("silu")}):
+        check(device, mixed(kind, (1500, cols), "bfloat16", "float32", **options))
 
 
 def test_a_stream_of_blocks(device: Device, kind: str) -> None:
