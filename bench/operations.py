@@ -41,8 +41,8 @@ class Operation:
 
 def _norm(function: str, bias: bool, statistics: int) -> list[Operation]:
     """forward: x in, y out; with a residual also residual in, sum out. backward: dy, x in, dx out; with a residual
-    also the gradient that reached the sum. Where these are fp32 beside x in 16 bits, each counts for two tensors, and the
-    backward writes the residual's gradient too.
+    also the gradient that reached the sum. Where these are fp32 beside x in 16 bits, each counts for two tensors, and
+    the backward writes the residual's gradient too.
     """
     common = {"weight": True, "bias": bias, "statistics": statistics}
     plain = Operation(function, "norm", function, (1, 1), (2, 1), **common)

@@ -6,6 +6,7 @@
 #include "core/problem.h"
 #include "cuda/narrow_pack.cuh"
 #include "cuda/numeric.cuh"
+#include "cuda/row_index.cuh"
 #include "math/normalize.h"
 
 namespace normact::cuda {
@@ -173,56 +174,6 @@ struct Parameter {
     }
   }
 };
-
-/// Divides numbers below 2^31 by one that is known on the host, without a division (Granlund, Montgomery 1994, figure
-/// 4.1).
-struct Divisor {
-  unsigned size = 1;
-  unsigned magic = 1;
-  int shift = 0;
-
-  Divisor() = default;
-  explicit Divisor(unsigned divisor) : size(divisor) {
-    while ((uint64_t{1} << shift) < size) ++shift;
-    magic = static_cast<unsigned>((((uint64_t{1} << shift) - size) << 32) / size + 1);
-  }
-  __device__ __forceinline__ unsigned quotient(unsigned value) const {
-    return (__umulhi(value, magic) + value) >> shift;
-  }
-};
-
-/// Divides row indices by the number of inner rows. Rows in two dimensions are fewer than 2^31 (the planner sees to
-/// that).
-struct RowDivisor : Divisor {
-  bool flat;  // rows in one dimension: all are outer rows
-
-  explicit RowDivisor(const RowGeometry& g)
-      : Divisor(g.row_ndim > 1 ? static_cast<unsigned>(g.row_shape[1]) : 1), flat(g.row_ndim == 1) {}
-};
-
-/// A row's index in at most two merged dimensions, which is what the register kernels serve.
-struct RowIndex {
-  int64_t outer;
-  unsigned inner;  // 0 in one dimension
-
-  __device__ __forceinline__ RowIndex(const RowDivisor& divisor, int64_t row) {
-    const unsigned quotient = divisor.quotient(static_cast<unsigned>(row));
-    outer = divisor.flat ? row : quotient;
-    inner = divisor.flat ? 0 : static_cast<unsigned>(row) - quotient * divisor.size;
-  }
-};
-
-/// Where a row of this operand starts.
-template <class T>
-__device__ __forceinline__ T* row_pointer(const Operand& operand, const RowIndex& row) {
-  return static_cast<T*>(operand.data) + (row.outer * operand.row_stride[0] + row.inner * operand.row_stride[1]);
-}
-
-/// The same for rows in any number of dimensions.
-template <class T>
-__device__ __forceinline__ T* any_row_pointer(const Operand& operand, const RowGeometry& g, int64_t row) {
-  return static_cast<T*>(operand.data) + strided_offset(row, g.row_ndim, g.row_shape, operand.row_stride);
-}
 
 /// Writes a value in the operand's own type: T or the accumulator type.
 template <class T, class Tensor, class A>

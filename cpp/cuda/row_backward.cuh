@@ -99,6 +99,30 @@ __device__ __forceinline__ void store_thread_sums(const OwnPacks<T, kStride>& ow
   }
 }
 
+/// Adds up the sums of the block's parts and writes them. The groups of a warp have added theirs up; what is left is a
+/// part a warp, or a group of warps.
+template <class X, class T, int kStride, int kVectors, class A = Accumulator<T>>
+__device__ __forceinline__ void write_parameter_sums(const RowBackward& p, const OwnPacks<T, kStride>& own,
+                                                     void* shared, void* workspace, int part, int parts,
+                                                     A (&dweight)[kVectors][kPackSize<T>],
+                                                     A (&dbias)[kVectors][kPackSize<T>]) {
+  const auto store = [&](A(&sum)[kVectors][kPackSize<T>], A* columns) { store_thread_sums<T>(own, sum, columns); };
+  Partials<A> partials(p, workspace, gridDim.x, blockIdx.x);
+  partials.template write_block<X>(
+      p, shared, [&](A* columns) { store(dweight, columns); }, [&](A* columns) { store(dbias, columns); }, part, parts,
+      0, static_cast<int>(p.geometry.cols));
+}
+
+/// Writes pack v of a row of dx, and of daddend if there is one.
+template <class X, class T, int kStride, class A = Accumulator<T>>
+__device__ __forceinline__ void store_gradient(const RowBackward& p, const OwnPacks<T, kStride>& own, int v,
+                                               const RowIndex& index, X* dx, const A (&gradient)[kPackSize<T>]) {
+  store_pack(own.in(dx, v), to_pack_beside<X, T>(gradient));
+  if constexpr (!std::is_same_v<X, T>) {
+    if (p.daddend.data != nullptr) store_pack(own.in(row_pointer<T>(p.daddend, index), v), to_pack<T>(gradient));
+  }
+}
+
 template <class T, class X, NormKind kKind, bool kActivated, int kLanes, int kVectors, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1)
     row_backward_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
@@ -106,7 +130,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   using A = Accumulator<T>;
   using Tiles = BackwardTiles<T, X>;
   constexpr int kSize = kPackSize<T>;
-  constexpr int kNarrowBytes = kBytesBeside<X, T>;
   constexpr bool kBlock = kLanes == 0;
   constexpr bool kLayer = kKind == NormKind::layer;
   constexpr int kStride = kBlock ? kWarp : kLanes;
@@ -161,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     ring.wait();
     const SharedAddress x = ring.tensor(0) + row_offset;
     const SharedAddress dy =
-        ring.tensor(Tiles::dy_place(residual)) + (kNarrowBytes < kPackBytes ? row_offset / 2 : row_offset);
+        ring.tensor(Tiles::dy_place(residual)) + (Tiles::kNarrowLast ? row_offset / 2 : row_offset);
     A xhat[kVectors][kSize], gradient[kVectors][kSize];
     A sum[kLayer ? 2 : 1] = {};
 #pragma unroll
@@ -171,7 +194,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       PackBeside<X, T> dy_pack{};
       if (valid) {
         x_pack = load_shared_pack<T>(x + v * kStride * kPackBytes);
-        dy_pack = load_shared_pack_beside<X, T>(dy + v * kStride * kNarrowBytes);
+        dy_pack = load_shared_pack_beside<X, T>(dy + v * kStride * kBytesBeside<X, T>);
       }
       A value[kSize], weight[kSize];
       const int place = own.valid(v) ? own.first + v * kStride : 0;
@@ -210,23 +233,13 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int j = 0; j < kSize; ++j) gradient[v][j] = input_gradient(gradient[v][j], xhat[v][j], rstd, c1, c2);
       if (residual) add_pack(addend[v], gradient[v]);
-      if (own.first + v * kStride < here) store_pack(own.in(dx, v), to_pack_beside<X, T>(gradient[v]));
-      if constexpr (!std::is_same_v<X, T>) {
-        if (own.first + v * kStride < here && p.daddend.data != nullptr) {
-          store_pack(own.in(row_pointer<T>(p.daddend, index), v), to_pack<T>(gradient[v]));
-        }
-      }
+      if (own.first + v * kStride < here) store_gradient(p, own, v, index, dx, gradient[v]);
     }
   }
   ring.finish();
 
-  const auto store = [&](A(&sum)[kVectors][kSize], A* columns) { store_thread_sums<T>(own, sum, columns); };
-  // The groups of a warp have added theirs up; what is left is a part a warp, or a group of warps.
-  const int parts = kBlock ? groups : blockDim.x / kWarp;
-  Partials<A> partials(p, workspace, gridDim.x, blockIdx.x);
-  partials.template write_block<X>(
-      p, shared, [&](A* columns) { store(dweight, columns); }, [&](A* columns) { store(dbias, columns); },
-      kBlock ? group : threadIdx.x / kWarp, parts, 0, static_cast<int>(g.cols));
+  write_parameter_sums<X>(p, own, shared, workspace, kBlock ? group : threadIdx.x / kWarp,
+                          kBlock ? groups : blockDim.x / kWarp, dweight, dbias);
 }
 
 }  // namespace normact::cuda

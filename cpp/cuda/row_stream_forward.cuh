@@ -92,6 +92,16 @@ __device__ Moments<double> merge_over_row(Moments<double> mine) {
   return total;
 }
 
+/// What is normalised: x, or the sum. In mixed problems there is one.
+template <class T, class X>
+__device__ __forceinline__ const T* normalised_row(const X* x, const T* sum, bool has_residual) {
+  if constexpr (std::is_same_v<X, T>) {
+    return has_residual ? sum : x;
+  } else {
+    return sum;
+  }
+}
+
 /// T, X: as in row_forward.cuh.
 template <class T, class X, NormKind kKind, bool kActivated, bool kCluster, bool kPacks>
 __global__ void __launch_bounds__(kMaxRowThreads)
@@ -99,7 +109,6 @@ __global__ void __launch_bounds__(kMaxRowThreads)
                               const Scalars<Accumulator<T>> scalars) {
   using A = Accumulator<T>;
   using Io = StridedUnit<T, X, kPacks>;
-  constexpr bool kMixed = !std::is_same_v<X, T>;  // then there is a residual
   constexpr int kSize = Io::kSize;
   const RowGeometry& g = p.geometry;
   int64_t row = blockIdx.x;
@@ -118,7 +127,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
 #endif
   }
   start_after_previous();
-  const bool has_residual = kMixed || p.residual.data != nullptr;
+  const bool has_residual = !std::is_same_v<X, T> || p.residual.data != nullptr;
   const X* x = any_row_pointer<const X>(p.x, g, row);
   const T* residual = any_row_pointer<const T>(p.residual, g, row);
   T* sum = any_row_pointer<T>(p.residual_out, g, row);
@@ -182,8 +191,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     if (p.rstd.data != nullptr) *any_row_pointer<A>(p.rstd, g, row) = rstd;
   }
 
-  const T* source = sum;
-  if constexpr (!kMixed) source = has_residual ? sum : x;
+  const T* source = normalised_row<T>(x, sum, has_residual);
   const Operand& source_operand = has_residual ? p.residual_out : p.x;
   const Parameter<T, X> weight(p.weight), bias(p.bias);
   const int64_t steps = (end - begin + step - 1) / step;

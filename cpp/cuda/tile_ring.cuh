@@ -92,7 +92,7 @@ class TileRing {
       : source_(source),
         barriers_(barriers),
         begin_(shared_address(memory)),
-        stage_bytes_(all_of(tensors, tensor_bytes)),
+        stage_bytes_(all_of(tensors, 1, tensor_bytes)),
         tiles_(tiles),
         stages_(stages),
         tensors_(tensors),
@@ -169,9 +169,9 @@ class TileRing {
   static __device__ __forceinline__ int thread() { return threadIdx.y * blockDim.x + threadIdx.x; }
   static __device__ __forceinline__ int threads() { return blockDim.x * blockDim.y; }
 
-  /// Bytes of all tensors, and of one of them, where a tensor of full width has so many.
-  static __device__ __forceinline__ int all_of(int tensors, int bytes) {
-    return tensors * bytes - (Source::kNarrowLast ? bytes / 2 : 0);
+  /// Bytes of all tensors, and of one of them, where a tensor of full width has so many (all: times rows).
+  static __device__ __forceinline__ int all_of(int tensors, int rows, int bytes) {
+    return tensors * rows * bytes - (Source::kNarrowLast ? rows * bytes / 2 : 0);
   }
   __device__ __forceinline__ int one_of(int tensor, int bytes) const {
     return Source::kNarrowLast && tensor == tensors_ - 1 ? bytes / 2 : bytes;
@@ -183,7 +183,7 @@ class TileRing {
 #if __CUDA_ARCH__ >= 900
     if (thread() >= kWarp || rows <= 0) return;
     Mbarrier& full = barriers_.full[slot];
-    if (thread() == 0) full.arrive_and_expect(all_of(tensors_, rows * row_bytes_));
+    if (thread() == 0) full.arrive_and_expect(all_of(tensors_, rows, row_bytes_));
     __syncwarp();
     const int copies = dense_ ? 1 : rows;
     const int bytes = dense_ ? rows * row_bytes_ : row_bytes_;

@@ -30,7 +30,7 @@ def layer_norm(
 ) -> Any:
     """Normalise to mean 0 and variance 1 over some axes, then scale and shift.
 
-    With ``s = x``, or ``round(x + residual)``::
+    With ``s = x``, or ``round(x + residual)``, rounded to the dtype of the residual::
 
         mean = E[s]
         rstd = 1 / sqrt(E[(s - mean)**2] + eps)
@@ -48,8 +48,8 @@ def layer_norm(
     eps : float
         Added to the variance; finite and not negative.
     residual : array, optional
-        Added to x before the norm; shape and dtype of x. The sum, rounded to the dtype, is what is normalised and
-        what is returned.
+        Added to x before the norm; shape of x, and its dtype, or float32 beside an x in 16 bits: a residual stream in
+        float32, as under autocast. The sum, in the residual's dtype, is what is normalised and what is returned.
     weight_offset : float
         Added to the weight in float32; 1.0 is Gemma's convention.
     activation : str, optional
@@ -115,7 +115,7 @@ def rms_norm(
 ) -> Any:
     """Normalise to root mean square 1 over some axes, then scale and shift.
 
-    With ``s = x``, or ``round(x + residual)``::
+    With ``s = x``, or ``round(x + residual)``, rounded to the dtype of the residual::
 
         rstd = 1 / sqrt(E[s**2] + eps)
         y    = act(s * rstd * (weight_offset + weight) + bias)
@@ -165,30 +165,31 @@ def layer_norm_backward(
     Parameters
     ----------
     dy : array
-        The gradient of y; shape and dtype of x.
+        The gradient of y; shape of x, and its dtype, or 16 bits beside a float32 sum of the forward.
     x : array
         What was normalised: the forward's x, or its `residual` output if it had a residual.
     weight, bias : array, optional
-        Those of the forward. `bias` asks for `dbias` and gives its shape and dtype; without an activation its values
-        do not matter.
+        Those of the forward; the dtype of dy, or float32. `bias` asks for `dbias` and gives its shape and dtype; without
+        an activation its values do not matter.
     mean, rstd : array
         The forward's statistics.
     axis, weight_offset, activation, alpha
         Those of the forward. With an activation h is computed again.
     dresidual : array, optional
-        The gradient that reached the forward's `residual` output; added to `dx` in the same pass.
+        The gradient that reached the forward's `residual` output, in the dtype of x; added to `dx` in the same pass.
     out : array or tuple, optional
-        Where to write: dx, or ``(dx, dweight, dbias)`` with None for what the function shall make itself. dx may be
-        dy, x or dresidual.
+        Where to write: dx, or ``(dx, dweight, dbias, daddend)`` with None for what the function shall make itself. dx
+        may be dy, x or dresidual, daddend x or dresidual.
     stream : int or stream object, optional
         As in `layer_norm`.
 
     Returns
     -------
     NormGrads
-        ``(dx, dweight, dbias, daddend)``. dx is the gradient of both x and the residual. dweight is None without a
-        weight, dbias without a bias; daddend is None for these norms. The sums over rows are made in a fixed order:
-        the same inputs give the same bits.
+        ``(dx, dweight, dbias, daddend)``. dx, in the dtype of dy, is the gradient of both x and the residual, unless
+        these have two dtypes: then daddend, in float32, is the residual's, of which dx is the rounded form. Else
+        daddend is None; dweight is None without a weight, dbias without a bias. The sums over rows are made in a fixed
+        order: the same inputs give the same bits.
 
     Raises
     ------

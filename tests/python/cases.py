@@ -219,7 +219,8 @@ def expected_forward(problem: Problem) -> dict[str, Expected]:
 @functools.lru_cache(maxsize=64)
 def expected_backward(problem: Problem) -> dict[str, Expected]:
     """dx, with a stream of its own dtype daddend, and dweight and dbias where the problem has a weight and a bias,
-    from the inputs' statistics."""
+    from the inputs' statistics.
+    """
     return expected_backward_from(problem, inputs(problem).mean, inputs(problem).rstd)
 
 

@@ -72,9 +72,7 @@ def main() -> int:
             for cols in options.cols or (*COLS, *MIXED_COLS)
             for layout in LAYOUTS[:2]
             for problem in [
-                Problem(
-                    kind, (3, cols), dtype, parameter_dtype, residual=True, activation=activation, stream="float32"
-                )
+                Problem(kind, (3, cols), dtype, parameter_dtype, residual=True, activation=activation, stream="float32")
             ]
         )
         ran[variant] += sum(

@@ -107,9 +107,7 @@ def _rounded(device: Device, values: np.ndarray, dtype: str) -> np.ndarray:
 def test_dx_is_daddend_rounded_once(device: Device, kind: str, dtype: str) -> None:
     for shape in ((9, 768), (4, 1000), (3, 8192), (2, 33)):
         result = backward(problem := mixed(kind, shape, dtype), arrays(device, problem))
-        np.testing.assert_array_equal(
-            device.values(result.dx), _rounded(device, device.values(result.daddend), dtype)
-        )
+        np.testing.assert_array_equal(device.values(result.dx), _rounded(device, device.values(result.daddend), dtype))
 
 
 @narrow_dtypes
@@ -123,7 +121,10 @@ def test_rows_do_not_depend_on_their_number(device: Device, kind: str, dtype: st
             few = {name: None if array is None else array[:rows] for name, array in vars(given).items()}
             few |= {"weight": given.weight, "bias": given.bias}
             part, part_grads = (call(problem, type(given)(**few)) for call in (_with_stats, backward))
-            for all_rows, some, names in ((result, part, ("y", "residual", "rstd")), (grads, part_grads, ("dx", "daddend"))):
+            for all_rows, some, names in (
+                (result, part, ("y", "residual", "rstd")),
+                (grads, part_grads, ("dx", "daddend")),
+            ):
                 for name in names:
                     found, want = device.values(getattr(some, name)), device.values(getattr(all_rows, name))[:rows]
                     np.testing.assert_array_equal(found, want, err_msg=f"{name} of {rows} rows of {cols}")
@@ -204,7 +205,9 @@ def test_wrong_dtypes(device: Device, kind: str, dtype: str) -> None:
     for sentence, options in calls:
         with pytest.raises(ValueError, match=f"^{kind}: {sentence}"):
             norm(given.x, **({"out": (y,)} | options))
-    with pytest.raises(ValueError, match=f"^{kind}: residual has dtype {dtype}; expected float32 as x has dtype float32"):
+    with pytest.raises(
+        ValueError, match=f"^{kind}: residual has dtype {dtype}; expected float32 as x has dtype float32"
+    ):
         norm(wide, residual=given.x, out=(wide,))
     assert (device.values(y) == 7).all()
     np.testing.assert_array_equal(device.values(wide), x)
@@ -218,7 +221,11 @@ def test_wrong_dtypes(device: Device, kind: str, dtype: str) -> None:
         ("dresidual has dtype .*; expected float32 as x has", (given.dy, wide), {"dresidual": given.dy}),
         ("daddend has dtype .*; expected float32 as x has", (given.dy, wide), {"out": (dx, None, None, given.x)}),
         ("out.daddend is given, but this call does not", (given.dy, given.x), {"out": (dx, None, None, given.x)}),
-        (f"weight has dtype {other}; expected {dtype} or float32 as dy", (given.dy, wide, device.array(x[0], other)), {}),
+        (
+            f"weight has dtype {other}; expected {dtype} or float32 as dy",
+            (given.dy, wide, device.array(x[0], other)),
+            {},
+        ),
     ]
     for sentence, tensors, options in calls:
         with pytest.raises(ValueError, match=f"^{kind}_backward: {sentence}"):

@@ -336,7 +336,9 @@ def test_a_float32_stream(kind: str, dtype: Any, graph: bool) -> None:
     want = norm(x, weight, residual=stream, return_stats=True)
     statistics = {"rstd": want.rstd} if want.mean is None else {"mean": want.mean, "rstd": want.rstd}
     expected = back(dy, want.residual, weight, **statistics, dresidual=dsum)
-    pairs = zip((y, total, *grads), (want.y, want.residual, expected.dx, expected.daddend, expected.dweight), strict=True)
+    pairs = zip(
+        (y, total, *grads), (want.y, want.residual, expected.dx, expected.daddend, expected.dweight), strict=True
+    )
     for found, other in pairs:
         assert found.dtype == other.dtype
         np.testing.assert_array_equal(found.numpy(), other.numpy())

@@ -124,7 +124,8 @@ def test_autocast_keeps_dtypes() -> None:
 
 def test_autocast_of_a_mixture() -> None:
     """A residual stream of float32 is added to, not rounded, and the norm is for the next matmul; outside of autocast
-    other mixtures are an error."""
+    other mixtures are an error.
+    """
     low, high = torch.randn(3, 6).bfloat16().requires_grad_(), torch.randn(3, 6).requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         y, total = nt.rms_norm(low, 6, torch.ones(6).bfloat16(), residual=high)

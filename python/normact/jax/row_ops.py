@@ -100,7 +100,12 @@ def _backward(gradients: Arrays, kept: Arrays, options: Options) -> Arrays:
     given = {"dy": gradients[0], "x": x, "weight": weight, "bias": bias, "mean": mean, "rstd": rstd}
     found = _BACKWARD(given | {"dresidual": gradients[1] if has_residual else None}, options)
     dx = found["dx"]
-    return dx, found.get("daddend", dx) if has_residual else None, like(found.get("dweight"), weight), like(found.get("dbias"), bias)
+    return (
+        dx,
+        found.get("daddend", dx) if has_residual else None,
+        like(found.get("dweight"), weight),
+        like(found.get("dbias"), bias),
+    )
 
 
 #: (options, x, residual, weight, bias) -> y, and with a residual the sum.

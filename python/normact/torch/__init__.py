@@ -8,7 +8,8 @@ that is taken by `torch.func` inside of a compiled function is refused by `torch
 
 Under autocast they compute as always: in float32, with the result in the dtype of the input. PyTorch's norms would
 return float32 there. Tensors that are added or multiplied (a residual, an addend, gate and up) take the widest of
-their dtypes first.
+their dtypes first, but for a float32 residual of a layer or RMS norm: it stays so beside an input in 16 bits, as does
+the sum.
 
 >>> import torch, normact.torch
 >>> x = torch.randn(8, 512, requires_grad=True)
