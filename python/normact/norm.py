@@ -169,8 +169,8 @@ def layer_norm_backward(
     x : array
         What was normalised: the forward's x, or its `residual` output if it had a residual.
     weight, bias : array, optional
-        Those of the forward; the dtype of dy, or float32. `bias` asks for `dbias` and gives its shape and dtype; without
-        an activation its values do not matter.
+        Those of the forward; the dtype of dy, or float32. `bias` asks for `dbias` and gives its shape and dtype;
+        without an activation its values do not matter.
     mean, rstd : array
         The forward's statistics.
     axis, weight_offset, activation, alpha
