@@ -191,11 +191,12 @@ bool backward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan
   // for fewer threads. Layer norm, which computes more, prefers 24 unless 16 keep clearly more packs at work; RMS norm
   // prefers 16 while that leaves a block two rows at a time. Activations are bound by arithmetic, which needs warps,
   // and of which idle lanes take their share: 16 (gelu, 8192x4096 bf16: 78 us for 84, H200). Mixed rows, which have no
-  // clusters, take 24 where they would not fit otherwise.
+  // clusters, take 24 where these make one row at a time two, or none one.
   const int threads = backward_threads(r, kept * pack_size(r));
   const int more = kept * 3 / 2, more_threads = backward_threads(r, more * pack_size(r));
   const int64_t groups = threads / lanes_for(kept), more_groups = more_threads / lanes_for(more);
-  const bool prefers_more = r.activated || r.mixed      ? groups < 1
+  const bool prefers_more = r.activated                 ? groups < 1
+                            : r.mixed                   ? groups < 2 && groups < more_groups
                             : r.kind == NormKind::layer ? groups * 9 <= more_groups * 10
                                                         : groups < 2;
   const bool has_more = size_of(r.dtype) == 2 || (r.mixed && !r.activated);

@@ -80,7 +80,9 @@ TEST(plans_of_an_h200) {
       {512, true, NORMACT_ROW_WARP, 32, 4, NORMACT_ROW_WARP, 32, 4},
       {768, false, NORMACT_ROW_BLOCK, 64, 3, NORMACT_ROW_BLOCK, 64, 4},
       {1280, false, NORMACT_ROW_BLOCK, 96, 4, NORMACT_ROW_BLOCK, 96, 4},
-      {4096, false, NORMACT_ROW_BLOCK, 256, 4, NORMACT_ROW_BLOCK, 256, 4},
+      {2048, false, NORMACT_ROW_BLOCK, 128, 4, NORMACT_ROW_BLOCK, 128, 4},
+      {4096, false, NORMACT_ROW_BLOCK, 256, 4, NORMACT_ROW_BLOCK, 192, 6},
+      {4096, true, NORMACT_ROW_BLOCK, 256, 4, NORMACT_ROW_BLOCK, 256, 4},
       {5120, true, NORMACT_ROW_BLOCK, 320, 4, NORMACT_ROW_BLOCK, 320, 4},
       {6144, false, NORMACT_ROW_BLOCK, 384, 4, NORMACT_ROW_BLOCK, 384, 4},
       {6152, true, NORMACT_ROW_BLOCK, 416, 4, NORMACT_ROW_STREAM, 416, 0},
@@ -131,9 +133,11 @@ TEST(a_ring_has_half_of_dy) {
   m.residual = false;
   const RowPlan without = plan(m.backward());
   const int row = 4096 * 4;
-  CHECK_EQ(with.stages, 4);
-  CHECK_EQ(with.shared_bytes, row + with.stages * (2 * row + row / 2));
-  CHECK_EQ(without.shared_bytes, row + without.stages * (row + row / 2));
+  CHECK_EQ(with.rows_per_block, 2);
+  CHECK_EQ(with.stages, 2);
+  CHECK_EQ(with.shared_bytes, row + with.stages * 2 * (2 * row + row / 2));
+  CHECK_EQ(without.stages, 4);
+  CHECK_EQ(without.shared_bytes, row + without.stages * 2 * (row + row / 2));
 }
 
 TEST(every_tensor_is_aligned_for_packs) {
