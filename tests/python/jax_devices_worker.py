@@ -84,9 +84,13 @@ def plain_jit() -> None:
     def add(x: Any, r: Any, w: Any, b: Any) -> Any:
         return nj.layer_norm(x, w, b, residual=r)
 
+    def add_half(x: Any, r: Any, w: Any, b: Any) -> Any:
+        return add(x.astype("bfloat16"), r, w, b)
+
     under_jit("layer_norm", nj.layer_norm, [x, w, b], [rows, whole, whole])
     under_jit("layer_norm half", lambda x, w: nj.layer_norm(x.astype("bfloat16"), w), [x, w], [rows, whole])
     under_jit("add_layer_norm", add, [x, r, w, b], [rows, rows, whole, whole])
+    under_jit("add_layer_norm half", add_half, [x, r, w, b], [rows, rows, whole, whole])
     under_jit("rms_norm of columns", nj.rms_norm, [x, w], [cols, whole])
     under_jit("rms_norm over axis 1", lambda x, w: nj.rms_norm(x, w, axis=1), [x, draw(4)], [cols, whole])
     under_jit("gelu", lambda x, b: nj.gelu(x, bias=b), [x, b], [rows, whole])

@@ -20,6 +20,7 @@ SUMS = {
     "layer_norm": (0, 1),
     "layer_norm half": (0, 1),
     "add_layer_norm": (0, 1),
+    "add_layer_norm half": (0, 1),
     "rms_norm over axis 1": (0, 1),
     "gelu": (0, 1),
     "gelu of columns": (0, 0),

@@ -173,6 +173,32 @@ def test_an_axis_that_is_not_mapped_is_refused() -> None:
         nj.batch_norm(jnp.ones((3, 2)), training=True, axis_name="part")
 
 
+@pytest.mark.parametrize("axes", [(0, 0, None), (0, None, None), (0, 0, 0)], ids=str)
+def test_vmap_of_a_float32_stream(axes: tuple[int | None, ...]) -> None:
+    """Beside an x in 16 bits: results and gradients are those of each member, bit for bit."""
+    keys = jax.random.split(jax.random.key(3), 3)
+    x, stream, weight = (
+        jax.random.normal(key, (3, *shape) if axis == 0 else shape, jnp.float32)
+        for key, shape, axis in zip(keys, ((2, 8), (2, 8), (8,)), axes, strict=True)
+    )
+    x = x.astype(jnp.bfloat16)
+
+    def both(x: Any, stream: Any, weight: Any) -> Any:
+        def loss(*arrays: Any) -> Any:
+            y, total = nj.layer_norm(arrays[0], arrays[2], residual=arrays[1])
+            return jnp.square(y.astype(jnp.float32)).sum() + jnp.sin(total).sum()
+
+        return nj.layer_norm(x, weight, residual=stream), jax.grad(loss, argnums=(0, 1, 2))(x, stream, weight)
+
+    found = jax.jit(jax.vmap(both, in_axes=axes))(x, stream, weight)
+    arrays = (x, stream, weight)
+    for member in range(3):
+        want = jax.jit(both)(*(a if axis is None else a[member] for a, axis in zip(arrays, axes, strict=True)))
+        for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_array_equal(np.asarray(ours[member]), np.asarray(theirs))
+
+
 # ---- Wrong input ----
 
 wrong: Any = nj  # no type is checked
@@ -192,6 +218,16 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
         lambda: wrong.rms_norm(X, residual=X[0]),
         ValueError,
         r"residual has shape \(3, 4\); expected \(2, 3, 4\), as x has",
+    ),
+    (
+        lambda: wrong.rms_norm(X.astype("f2"), residual=X.astype("f8")),
+        TypeError,
+        r"residual has dtype float64; expected float16, as x has, or float32",
+    ),
+    (
+        lambda: wrong.rms_norm(X, residual=X.astype("f2")),
+        TypeError,
+        r"residual has dtype float16; expected float32, as x has$",
     ),
     (lambda: wrong.rms_norm(X, weight_offset=1.0), ValueError, r"weight_offset is 1\.0 and weight is None"),
     (lambda: wrong.layer_norm(X, activation="gelo"), ValueError, r"^layer_norm: activation is 'gelo'; expected one of"),
