@@ -12,7 +12,7 @@ namespace normact::cuda {
 /// What kernels are told beside the problem.
 struct ChannelSpace {
   ChannelOrder order;
-  bool reduces, applies;
+  bool reduces;
   bool has_sums;  // those that the backward's second pass needs: made by this launch, or by one before it
   ChannelMask mask;
   int lanes, tile, lines;
@@ -53,7 +53,6 @@ struct ChannelSpace {
   ChannelSpace(const ChannelProblem& p, const ChannelPlan& plan, ChannelPasses passes)
       : order(plan.order == ChannelOrder::launches ? ChannelOrder::single : plan.order),
         reduces(passes != ChannelPasses::apply),
-        applies(passes != ChannelPasses::reduce),
         has_sums(reduces || plan.order == ChannelOrder::launches),
         mask(plan.mask),
         lanes(plan.lanes),
