@@ -356,7 +356,8 @@ TEST(an_activation_leaves_packs_where_they_are_and_runs_to_stream) {
       CHECK_EQ(activated.shared_bytes, bare.shared_bytes);
       CHECK_EQ(static_cast<int>(activated_backward.variant), static_cast<int>(bare_backward.variant));
       if (bare_backward.variant == NORMACT_ROW_BLOCK) {
-        CHECK_EQ(activated_backward.vectors * (16 / size_of(dtype)), dtype == DType::f64 ? 8 : 16);  // elements a thread
+        CHECK_EQ(activated_backward.vectors * (16 / size_of(dtype)),
+                 dtype == DType::f64 ? 8 : 16);  // elements a thread
       } else {
         CHECK_EQ(activated_backward.threads_per_row, bare_backward.threads_per_row);
       }
