@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,35 @@ def test_agrees_with_torch(device: Device, case: Case) -> None:
         torch.testing.assert_close(found, want, rtol=1e-11, atol=1e-12)
     for found, want in zip(gradients(case.ours, tensors), gradients(case.theirs, tensors), strict=True):
         torch.testing.assert_close(found, want, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("module", [nt.AddLayerNorm, nt.AddRMSNorm], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("cols", [768, 4096, 8192])
+def test_float32_stream_under_autocast(device: Device, module: type[nt.LayerNorm], cols: int, compiled: bool) -> None:
+    """The sum is float32, the norm bfloat16 for the next matmul; beside PyTorch's steps in float32."""
+    norm = module(cols, device="cuda")
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(64, cols, device="cuda").bfloat16().requires_grad_()
+    stream = torch.randn(64, cols, device="cuda").requires_grad_()
+    run = torch.compile(norm, fullgraph=True, backend="aot_eager") if compiled else norm
+    with torch.autocast("cuda", torch.bfloat16):
+        y, total = run(x, stream)
+    assert (y.dtype, total.dtype) == (torch.bfloat16, torch.float32)
+    plain = x.float() + stream
+    base: Any = torch.nn.LayerNorm if module is nt.AddLayerNorm else torch.nn.RMSNorm
+    want = base.forward(norm, plain).bfloat16()
+    assert torch.equal(total, plain)
+    torch.testing.assert_close(y, want, rtol=2**-7, atol=1e-5)
+    seeds = [torch.randn_like(y), torch.randn_like(total)]
+    inputs = [x, stream, *norm.parameters()]
+    grads = torch.autograd.grad([y, total], inputs, seeds)
+    for grad, other in zip(grads, torch.autograd.grad([want, plain], inputs, seeds), strict=True):
+        assert grad.dtype == other.dtype
+        bound = 2**-7 if grad.dtype == torch.bfloat16 else 1e-4
+        torch.testing.assert_close(grad, other, rtol=bound, atol=1e-4)
+    assert torch.equal(grads[0], grads[1].bfloat16())
 
 
 def _model() -> torch.nn.Module:
