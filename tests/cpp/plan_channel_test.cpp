@@ -89,6 +89,22 @@ TEST(larger_than_the_device_is_read_twice) {
   CHECK(one.order == ChannelOrder::waves && one.counter_bytes > 0 && !one.waits_together());
 }
 
+// The shapes of tests/python/test_channel_streams.py.
+TEST(rows_that_are_read_twice_go_by_launches) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    const ChannelForward sets[] = {forward(Layout::rows, 10, 72, 14400, 0, dtype),
+                                   forward(Layout::rows, 1, 40, 360000, 5, dtype),
+                                   forward(Layout::rows, 2, 24, 420000, 24, dtype)};
+    for (const ChannelForward& p : sets) {
+      CHECK(plan_of(p).order == ChannelOrder::launches && plan_of(backward(p)).order == ChannelOrder::launches);
+      check_division(p);
+    }
+    const ChannelPlan plan = plan_of(backward(forward(Layout::rows, 3, 1032, 9025, 0, dtype)));
+    CHECK(plan.order == ChannelOrder::launches && plan.slabs > 1 && plan.tile < 1032);
+    CHECK_EQ(plan.parameter_bytes, normact::kTileNumbers * plan.tile * 4);
+  }
+}
+
 ChannelPlan plan_with_mask(Layout layout, int64_t samples, int64_t channels, int64_t places) {
   static uint8_t mask;
   ChannelForward p = forward(layout, samples, channels, places, 0);

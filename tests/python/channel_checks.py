@@ -142,14 +142,14 @@ def check(
     check_backward(device, problem, layout, other)
 
 
-def check_repeats(device: Device, problem: Problem) -> None:
+def check_repeats(device: Device, problem: Problem, layout: str | Layout = contiguous) -> None:
     """Over x and over dy or not, the same bits each time."""
     found = []
     for in_place in (False, False, False, True):
-        given = arrays(device, problem)
+        given = arrays(device, problem, layout, layout)
         y = forward(problem, given, **({"out": given.x} if in_place else {}))
         assert not in_place or y is given.x
-        given = arrays(device, problem)
+        given = arrays(device, problem, layout, layout)
         result = backward(problem, given, **({"out": given.dy} if in_place else {}))
         found.append([device.bits(of) for of in (y, result.dx, result.dweight, result.dbias)])
     for other in found[1:]:
