@@ -214,8 +214,9 @@ struct ChannelTuning {
   int64_t ring_wide_bytes = 32 << 20;                           // x, at least, in clusters of more than two;
   int64_t ring_team_bytes = 32 << 20;                           // in teams that are no clusters
   int64_t lone_rounds = 4;  // kept rows, forward: items that a block has after each other, from which on it is alone
-  int64_t backward_rounds = 3;  // backward: more are read twice
-  int kept_teams = 2;           // at work at the same time, at least, where not everything is
+  int64_t backward_rounds = 4, narrow_rounds = 3;  // backward: more are read twice; of rows of so many bytes, at most
+  int64_t narrow_bytes = 1024;
+  int kept_teams = 2;  // at work at the same time, at least, where not everything is
 };
 
 ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning);

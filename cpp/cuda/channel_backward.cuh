@@ -266,13 +266,15 @@ struct BackwardPass {
   }
 
   /// Adds up the sums of a group, to lane 0 of `lanes`.
+  template <unsigned kTogether>
   __device__ __forceinline__ NumberPair<A> sums_of(const GroupEntries& own, bool valid, int lane, int lanes) const {
     NumberPair<A> sum{A(0), A(0)};
     const NumberPair<A>* from = s.groups_an_item > 0 ? entries + s.group_entries_at : entries;
-    for_each_handed<kArrival>(from, valid ? own.count() : 0, lane, lanes, own, [&](const NumberPair<A>& entry) {
-      sum.first += entry.first;
-      sum.second += entry.second;
-    });
+    for_each_handed<kArrival, kTogether>(from, valid ? own.count() : 0, lane, lanes, own,
+                                         [&](const NumberPair<A>& entry) {
+                                           sum.first += entry.first;
+                                           sum.second += entry.second;
+                                         });
     for (int offset = lanes / 2; offset > 0; offset >>= 1) {
       sum.first += __shfl_xor_sync(kFullWarp, sum.first, offset);
       sum.second += __shfl_xor_sync(kFullWarp, sum.second, offset);
@@ -281,10 +283,11 @@ struct BackwardPass {
   }
 
   /// first: whether the results are this block's to write.
+  template <unsigned kTogether = kFewTogether>
   __device__ __forceinline__ void settle(const ChannelSettle& settle, bool first) const {
     for_each_group(s, settle, [&](int64_t group, int lane, int lanes, bool valid) {
       const GroupEntries own(s, settle, valid ? group : settle.first);
-      const NumberPair<A> sum = sums_of(own, valid, lane, lanes);
+      const NumberPair<A> sum = sums_of<kTogether>(own, valid, lane, lanes);
       if (!valid || lane != 0) return;
       A scale = *statistic_at<A>(p.rstd, settle.batch, group);
       if (first && p.set == ChannelSet::channel) store_gradients<T>(p, group, sum);

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kChannelThreads)
   wait_for_previous_kernel();
   const Pass pass{p, space, entries, finals, nullptr};
   const unsigned slab = blockIdx.x / space.settles_a_slab;
-  pass.settle(ChannelSettle(space, slab, blockIdx.x - slab * space.settles_a_slab), true);
+  pass.template settle<kManyTogether>(ChannelSettle(space, slab, blockIdx.x - slab * space.settles_a_slab), true);
 }
 
 constexpr int kFinishWarps = kChannelThreads / kWarp;
@@ -73,8 +73,9 @@ __global__ void __launch_bounds__(kChannelThreads)
   wait_for_previous_kernel();
   const int64_t channel = warp_channel();
   if (channel >= channels) return;
-  const Moments<A> sum = merge_entries<Arrival::there>(entries + channel * parts, static_cast<unsigned>(parts),
-                                                       threadIdx.x % kWarp, kWarp, [](unsigned i) { return i; });
+  const Moments<A> sum =
+      merge_entries<Arrival::there, kManyTogether>(entries + channel * parts, static_cast<unsigned>(parts),
+                                                   threadIdx.x % kWarp, kWarp, [](unsigned i) { return i; });
   if (threadIdx.x % kWarp != 0) return;
   *table_at<A>(table, 0, channel) = sum.count > A(0) ? sum.mean : A(0);
   *table_at<A>(table, 1, channel) = sum.m2;

@@ -17,8 +17,8 @@ struct ForwardPass {
   using A = Accumulator<T>;
   using Spot = typename Walk::Spot;
   static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
-  static constexpr int kReduceLoads = kStreams<Walk> && !kKept ? 8 : 4;  // under way together
-  static constexpr int kApplyLoads = 2, kAddendLoads = 4;                // of an addend beside packs in shared memory
+  static constexpr int kReduceLoads = 4;                   // under way together
+  static constexpr int kApplyLoads = 2, kAddendLoads = 4;  // of an addend beside packs in shared memory
   static constexpr bool kAhead = !Walk::kPlanes;
   static constexpr bool kStreamed = !kKept && kStreams<Walk>;
   static constexpr bool kShared = kKept || kStreamed;  // items are read from shared memory
@@ -62,16 +62,17 @@ struct ForwardPass {
     return ItemCopy<Walk, 1>(s, item, views, p.addend.data != nullptr ? &p.addend : nullptr);
   }
 
-  /// Starts copying what apply begins with, where items are streamed. All threads. What reduce reads goes to registers,
-  /// which hold as much as its bytes need (H200: reading 103 MB so takes 28 us where a ring takes 31).
+  /// Starts copying what reduce or apply begins with, where items are streamed. All threads.
   __device__ __forceinline__ void begin(ChannelStage stage, const ChannelItem& item) const {
     if constexpr (kStreamed) {
-      if (stage != ChannelStage::apply) return;
+      if (stage != ChannelStage::reduce && stage != ChannelStage::apply) return;
       Walk walk(s, item.tile(s, 0), p.x);
       if (!walk.works()) return;
       const ChannelView* const one[] = {&p.x};
       const ChannelView* const two[] = {&p.x, &p.addend};
-      if (p.addend.data != nullptr) {
+      if (stage == ChannelStage::reduce) {
+        begin_stream<1, false>(s, walk, one);
+      } else if (p.addend.data != nullptr) {
         begin_stream<2, true>(s, walk, two);
       } else {
         begin_stream<1, true>(s, walk, one);
@@ -99,7 +100,7 @@ struct ForwardPass {
         }
       }
       if (!kKept || begins) sums = Sums();
-      reduce_tile(walk, kept, sums);
+      reduce_tile(walk, kept, sums, steps);
       if (kKept && !ends) {
         leave_moments(s, walk, index, {}, {}, A(0), scratch);
         continue;
@@ -114,9 +115,10 @@ struct ForwardPass {
     store_moments(s, item, scratch, entries, origin, [&] { steps.meet(); });
   }
 
-  __device__ __forceinline__ void reduce_tile(Walk& walk, KeptPacks& kept, Sums& sums) const {
+  template <class Steps>
+  __device__ __forceinline__ void reduce_tile(Walk& walk, KeptPacks& kept, Sums& sums, Steps& steps) const {
     const auto load = [&](const auto& spot, const KeptPacks& packs, auto* in) {
-      fetch<kKept>(walk, p.x, spot, packs, 0, in->x);
+      fetch<kShared>(walk, p.x, spot, packs, 0, in->x);
     };
     const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
@@ -135,17 +137,21 @@ struct ForwardPass {
     };
     if constexpr (kKept) {
       for_each_kept<kReduceLoads, Loaded>(walk, kept, load, use);
+    } else if constexpr (kStreamed) {
+      const ChannelView* const views[] = {&p.x};
+      for_each_streamed<1, false, Loaded>(s, walk, views, load, use, [&] { steps.near_end(); });
     } else {
-      for_each_block<kReduceLoads, kAhead && !kStreamed, Loaded>(walk, kept, load, use);
+      for_each_block<kReduceLoads, kAhead, Loaded>(walk, kept, load, use);
     }
   }
 
   /// first: whether the results are this block's to write.
+  template <unsigned kTogether = kFewTogether>
   __device__ __forceinline__ void settle(const ChannelSettle& settle, bool first) const {
     if (settle.begins && first && threadIdx.x == 0) count_batch(p.running);
     for_each_group(s, settle, [&](int64_t group, int lane, int lanes, bool valid) {
       const GroupEntries own(s, settle, valid ? group : settle.first);
-      const Moments<A> m = merge_entries<kArrival>(entries, valid ? own.count() : 0, lane, lanes, own);
+      const Moments<A> m = merge_entries<kArrival, kTogether>(entries, valid ? own.count() : 0, lane, lanes, own);
       if (!valid || lane != 0) return;
       const A mean = m.mean, rstd = rstd_of(variance(m), p.eps);
       const NumberPair<A> of{mean, rstd};

@@ -111,12 +111,13 @@ __device__ __forceinline__ Numbers handed(const Numbers* from) {
   return numbers;
 }
 
-/// visit(entries[at(i)]) for i = lane, lane + lanes, ... below count, some of which are under way together: where they
-/// are there, those of as many blocks as a device runs; else the others' registers are in use.
-template <Arrival kArrival, class Numbers, class At, class Visit>
+constexpr unsigned kFewTogether = 4, kManyTogether = 12;
+
+/// visit(entries[at(i)]) for i = lane, lane + lanes, ... below count; kTogether of them are under way together: few
+/// where a kernel's registers are in use, many where it does nothing else, so that those of all blocks of a device are.
+template <Arrival kArrival, unsigned kTogether, class Numbers, class At, class Visit>
 __device__ __forceinline__ void for_each_handed(const Numbers* entries, unsigned count, unsigned lane, unsigned lanes,
                                                 At at, Visit visit) {
-  constexpr unsigned kTogether = kArrival == Arrival::there ? 12 : 4;
 #pragma unroll 1
   for (unsigned first = lane; first < count; first += kTogether * lanes) {
     typename HandedAs<Numbers>::Type bits[kTogether];

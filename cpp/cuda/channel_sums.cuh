@@ -277,12 +277,12 @@ __device__ __forceinline__ void for_each_group(const ChannelSpace& s, const Chan
 }
 
 /// The moments of the entries at(0 .. count - 1), to lane 0 of `lanes`; with the set's mean.
-template <Arrival kArrival, class A, class At>
+template <Arrival kArrival, unsigned kTogether, class A, class At>
 __device__ __forceinline__ Moments<A> merge_entries(const MomentsEntry<A>* entries, unsigned count, int lane, int lanes,
                                                     At at) {
   Moments<A> sum{A(0), A(0), A(0)};
   A origin = A(0);
-  for_each_handed<kArrival>(entries, count, lane, lanes, at, [&](const MomentsEntry<A>& entry) {
+  for_each_handed<kArrival, kTogether>(entries, count, lane, lanes, at, [&](const MomentsEntry<A>& entry) {
     sum = merge(sum, entry.moments());
     origin = entry.origin;
   });
