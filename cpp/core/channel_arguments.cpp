@@ -107,9 +107,11 @@ Status place_beside(const Present& present, const Present& x, const ChannelGeome
       if (void** data = target_of<void*>(present)) *data = present.array.data;
       return {};
     }
-    case Role::element: break;
+    case Role::element:
+    case Role::sum:
+    case Role::gradient: break;
   }
-  return {NORMACT_INTERNAL, "an element among the arguments of other shapes"};
+  return {NORMACT_INTERNAL, "a tensor of x's shape among the arguments of others"};
 }
 
 // The strides of a tensor of x's shape; those of the places are still to be merged.
