@@ -34,23 +34,53 @@ void divide_elements(const ChannelRequest& r, ChannelPlan* plan) {
   set_lines(plan);
 }
 
-/// Channels of a tile of rows that are not kept: whole rows, or parts of one size that leave fewer threads without
-/// work, and pairs of packs together where these have a byte of a mask. The narrower tiles are, the fewer blocks leave
-/// an entry of each channel, which are to be added up; memory is read as fast by 512 bytes of a row as by all of it.
-int64_t tile_of_rows(const ChannelRequest& r, const ChannelTuning& tuning) {
-  const int64_t width = width_of(r), packs = r.geometry.channels / width;
-  const bool pairs = r.marks && width == 4 && packs % 2 == 0;
+/// Of rows that are not kept: the ring that they go through, and what belongs to the channels of a tile.
+int ring_bytes(const DeviceInfo& device) {
+  return (device.compute_capability < 80 ? kSmallRingAccesses : kLargeRingAccesses) * kChannelThreads * kPackBytes;
+}
+int number_bytes(const ChannelRequest& r, const ChannelPlan& plan) {
+  return kTileNumbers * plan.tile * accumulator_bytes(r.dtype);
+}
+
+/// Whether so many blocks that stream rows in tiles of so many packs fit a multiprocessor.
+bool streams_fit(const ChannelRequest& r, const DeviceInfo& device, int64_t lanes, int64_t blocks) {
+  constexpr int64_t kBlockReserve = 1024;  // of a multiprocessor's shared memory, for each block
+  ChannelPlan plan{};
+  plan.tiles_an_item = 1;
+  divide_rows(r, lanes * width_of(r), &plan);
+  const int64_t shared = ring_bytes(device) + number_bytes(r, plan) + scratch_bytes(r, plan);
+  return blocks * (shared + kBlockReserve) <= device.shared_memory_block + kBlockReserve;
+}
+
+/// Packs of a tile of rows that are not kept: whole rows, or parts of one size that leave fewer threads without work,
+/// and pairs of packs together where these have a byte of a mask. The narrower tiles are, the fewer blocks leave an
+/// entry of each channel, which are to be added up; memory is read as fast by 512 bytes of a row as by all of it. 0:
+/// not so many blocks fit.
+int64_t lanes_of_rows(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, int64_t blocks) {
+  const int64_t packs = r.geometry.channels / width_of(r);
+  const int64_t least = r.marks && width_of(r) == 4 && packs % 2 == 0 ? 2 : 1;
   const int64_t widest = std::max(tuning.row_lanes, ceil_div(packs, tuning.row_tiles));
   int64_t best = 0, most = 0;
   for (int64_t parts = ceil_div(packs, std::min<int64_t>(widest, kChannelThreads)); 10 * most < 9 * kChannelThreads;
        ++parts) {
-    const int64_t lanes = round_up(ceil_div(packs, parts), pairs ? 2 : 1);
+    const int64_t lanes = round_up(ceil_div(packs, parts), least);
     if (best > 0 && lanes * kPackBytes < kRowBytes) break;
     const int64_t working = kChannelThreads / lanes * packs / parts;  // on average
-    if (working > most) best = lanes;
-    most = std::max(most, working);
+    if (working > most && streams_fit(r, device, lanes, blocks)) {
+      best = lanes;
+      most = working;
+    }
+    if (lanes == least) break;
   }
-  return best * width;
+  return best;
+}
+
+/// Channels of a tile: as many as leave room for the blocks that are to share a multiprocessor, or else for one. Those
+/// of 16 bytes leave it on any device.
+int64_t tile_of_rows(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning) {
+  int64_t lanes = lanes_of_rows(r, device, tuning, tuning.stream_blocks);
+  if (lanes == 0) lanes = lanes_of_rows(r, device, tuning, 1);
+  return std::max<int64_t>(1, lanes) * width_of(r);
 }
 
 /// Rows to parts that blocks stream through: one for each block, or several where a thread's sums would grow too long.
@@ -143,7 +173,7 @@ void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const Ch
   if (planes) {
     divide_planes(r, item_bytes_of(r, tuning, resident), kSegmentPacks, &plan);
   } else if (streams) {
-    divide_rows(r, tile_of_rows(r, tuning), &plan);
+    divide_rows(r, tile_of_rows(r, device, tuning), &plan);
   } else {
     divide_elements(r, &plan);
   }
@@ -161,9 +191,8 @@ void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const Ch
       streams && !cached ? plan.slabs : std::max<int64_t>(1, tuning.wave_bytes / std::max<int64_t>(1, slab_bytes));
   if (streams) {
     const int64_t at_once = r.passes == ChannelPasses::both ? std::min(plan.slabs_a_wave, plan.slabs) : plan.slabs;
-    const bool small = device.compute_capability < 80;
-    plan.kept_bytes = (small ? kSmallRingAccesses : kLargeRingAccesses) * kChannelThreads * kPackBytes;
-    plan.parameter_bytes = kTileNumbers * plan.tile * accumulator_bytes(r.dtype);
+    plan.kept_bytes = ring_bytes(device);
+    plan.parameter_bytes = number_bytes(r, plan);
     divide_streams(r, tuning, at_once, resident, &plan);
   } else {
     divide_units(r, tuning, resident, &plan);

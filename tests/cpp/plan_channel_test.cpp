@@ -89,6 +89,46 @@ TEST(larger_than_the_device_is_read_twice) {
   CHECK(one.order == ChannelOrder::waves && one.counter_bytes > 0 && !one.waits_together());
 }
 
+// All that a block asks for fits the shared memory of one, whatever the device, the channels and the passes.
+TEST(shared_memory_fits_every_device) {
+  constexpr DeviceInfo kDevices[] = {{75, 40, 64 * 1024 - 4096, {}},
+                                     kAmpere,
+                                     {86, 84, 99 * 1024 - 4096, {}},
+                                     kHopper,
+                                     {120, 170, 99 * 1024 - 4096, {170, 85, 42, 21, 0}}};
+  uint8_t mask = 0;
+  const auto check = [](const ChannelRequest& r, const DeviceInfo& device) {
+    const ChannelPlan plan = plan_channel(r, device, ChannelTuning{});
+    CHECK(plan.scratch_bytes + plan.parameter_bytes + plan.bits_bytes + plan.kept_bytes <= device.shared_memory_block);
+  };
+  for (const DeviceInfo& device : kDevices) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::f64}) {
+      for (int64_t channels = 8; channels < 10000; channels += channels < 600 ? 8 : 8 * (channels / 64)) {
+        for (const int64_t places : {int64_t{49}, int64_t{400}, int64_t{12544}}) {
+          for (const Layout layout : {Layout::rows, Layout::planes}) {
+            ChannelForward p = forward(layout, 40, channels, places, 0, dtype);
+            check(request_of(p, 0), device);
+            check(request_of(backward(p), ChannelPasses::both, 0), device);
+            check(request_of(backward(p), ChannelPasses::apply, 0), device);
+            p.source = StatisticsSource::running;
+            check(request_of(p, 0), device);
+            p.source = StatisticsSource::batch;
+            p.addend = p.x;
+            p.mask = &mask;
+            if (layout == Layout::rows) p.geometry.places_after = 1;
+            check(request_of(p, 0), device);
+            check(request_of(forward(layout, 3, channels, places, channels / 8, dtype), 0), device);
+            normact::ChannelMoments moments{};
+            static_cast<normact::ChannelProblem&>(moments) = forward(layout, 40, channels, places, 0, dtype);
+            moments.x = p.x;
+            check(request_of(moments, 0), device);
+          }
+        }
+      }
+    }
+  }
+}
+
 // The shapes of tests/python/test_channel_streams.py.
 TEST(rows_that_are_read_twice_go_by_launches) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
