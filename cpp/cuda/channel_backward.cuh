@@ -77,15 +77,15 @@ struct BackwardPass {
       numbers.get(1, walk.column(), of.rstd);
       numbers.get(2, walk.column(), of.scale);
       if constexpr (kActs) numbers.get(3, walk.column(), of.bias);
-      return of;
-    }
+    } else {
 #pragma unroll
-    for (int o = 0; o < kOwned; ++o) {
-      const Parameters own = kept_parameters<kKept>(*this, tile, kept, walk.column() + o);
-      of.mean[o] = own.mean;
-      of.rstd[o] = own.rstd;
-      of.scale[o] = channel_scale(own.rstd, own.weight);
-      if constexpr (kActs) of.bias[o] = own.bias;
+      for (int o = 0; o < kOwned; ++o) {
+        const Parameters own = kept_parameters<kKept>(*this, tile, kept, walk.column() + o);
+        of.mean[o] = own.mean;
+        of.rstd[o] = own.rstd;
+        of.scale[o] = channel_scale(own.rstd, own.weight);
+        if constexpr (kActs) of.bias[o] = own.bias;
+      }
     }
     return of;
   }
