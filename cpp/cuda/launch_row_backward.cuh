@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "cuda/launch.cuh"
+#include "cuda/launch_row.cuh"
 #include "cuda/row_backward.cuh"
 #include "cuda/row_backward_cluster.cuh"
 #include "cuda/row_backward_runs.cuh"
@@ -248,31 +249,20 @@ Status launch_row_backward_mixed_kind(const RowBackward& p, const RowPlan& plan,
   return launch_parameter_sum<float, X>(p, launch.workspace.data, plan.parts, launch);
 }
 
-template <class X, NormKind kKind>
-Status launch_row_backward_mixed_with(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
-  return is_identity(p.activation) ? launch_row_backward_mixed_kind<X, kKind, false>(p, plan, launch)
-                                   : launch_row_backward_mixed_kind<X, kKind, true>(p, plan, launch);
-}
-
 /// dy and dx of the 16-bit type X, x of fp32.
 template <class X>
 Status launch_row_backward_mixed(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   if (p.geometry.rows == 0) return launch_parameter_sum<float, X>(p, launch.workspace.data, 0, launch);
-  return p.kind == NormKind::layer ? launch_row_backward_mixed_with<X, NormKind::layer>(p, plan, launch)
-                                   : launch_row_backward_mixed_with<X, NormKind::rms>(p, plan, launch);
-}
-
-template <class T, NormKind kKind>
-Status launch_row_backward_with(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
-  return is_identity(p.activation) ? launch_row_backward_kind<T, kKind, false>(p, plan, launch)
-                                   : launch_row_backward_kind<T, kKind, true>(p, plan, launch);
+  return with_row_norm(p, [&](auto kind, auto activated) {
+    return launch_row_backward_mixed_kind<X, kind(), activated()>(p, plan, launch);
+  });
 }
 
 template <class T>
 Status launch_row_backward(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   if (p.geometry.rows == 0) return launch_parameter_sum<T>(p, launch.workspace.data, 0, launch);
-  return p.kind == NormKind::layer ? launch_row_backward_with<T, NormKind::layer>(p, plan, launch)
-                                   : launch_row_backward_with<T, NormKind::rms>(p, plan, launch);
+  return with_row_norm(
+      p, [&](auto kind, auto activated) { return launch_row_backward_kind<T, kind(), activated()>(p, plan, launch); });
 }
 
 }  // namespace normact::cuda

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "cuda/launch.cuh"
+#include "cuda/launch_row.cuh"
 #include "cuda/row_forward.cuh"
 #include "cuda/row_forward_cluster.cuh"
 #include "cuda/row_forward_runs.cuh"
@@ -206,29 +207,18 @@ Status launch_row_forward_mixed_kind(const RowForward& p, const RowPlan& plan, c
   return run(block, Constant<4>{}, Constant<kWideRowThreads>{}, Constant<kActivated ? 1 : 2>{});
 }
 
-template <class X, NormKind kKind>
-Status launch_row_forward_mixed_with(const RowForward& p, const RowPlan& plan, const Launch& launch) {
-  return is_identity(p.activation) ? launch_row_forward_mixed_kind<X, kKind, false>(p, plan, launch)
-                                   : launch_row_forward_mixed_kind<X, kKind, true>(p, plan, launch);
-}
-
 /// x and y of the 16-bit type X, sums of fp32.
 template <class X>
 Status launch_row_forward_mixed(const RowForward& p, const RowPlan& plan, const Launch& launch) {
-  return p.kind == NormKind::layer ? launch_row_forward_mixed_with<X, NormKind::layer>(p, plan, launch)
-                                   : launch_row_forward_mixed_with<X, NormKind::rms>(p, plan, launch);
-}
-
-template <class T, NormKind kKind>
-Status launch_row_forward_with(const RowForward& p, const RowPlan& plan, const Launch& launch) {
-  return is_identity(p.activation) ? launch_row_forward_kind<T, kKind, false>(p, plan, launch)
-                                   : launch_row_forward_kind<T, kKind, true>(p, plan, launch);
+  return with_row_norm(p, [&](auto kind, auto activated) {
+    return launch_row_forward_mixed_kind<X, kind(), activated()>(p, plan, launch);
+  });
 }
 
 template <class T>
 Status launch_row_forward(const RowForward& p, const RowPlan& plan, const Launch& launch) {
-  return p.kind == NormKind::layer ? launch_row_forward_with<T, NormKind::layer>(p, plan, launch)
-                                   : launch_row_forward_with<T, NormKind::rms>(p, plan, launch);
+  return with_row_norm(
+      p, [&](auto kind, auto activated) { return launch_row_forward_kind<T, kind(), activated()>(p, plan, launch); });
 }
 
 }  // namespace normact::cuda
