@@ -34,71 +34,6 @@ void divide_elements(const ChannelRequest& r, ChannelPlan* plan) {
   set_lines(plan);
 }
 
-/// Of rows that are not kept: the ring that they go through, and what belongs to the channels of a tile.
-int ring_bytes(const DeviceInfo& device) {
-  return (device.compute_capability < 80 ? kSmallRingAccesses : kLargeRingAccesses) * kChannelThreads * kPackBytes;
-}
-int number_bytes(const ChannelRequest& r, const ChannelPlan& plan) {
-  return kTileNumbers * plan.tile * accumulator_bytes(r.dtype);
-}
-
-/// Whether so many blocks that stream rows in tiles of so many packs fit a multiprocessor.
-bool streams_fit(const ChannelRequest& r, const DeviceInfo& device, int64_t lanes, int64_t blocks) {
-  constexpr int64_t kBlockReserve = 1024;  // of a multiprocessor's shared memory, for each block
-  ChannelPlan plan{};
-  plan.tiles_an_item = 1;
-  divide_rows(r, lanes * width_of(r), &plan);
-  const int64_t shared = ring_bytes(device) + number_bytes(r, plan) + scratch_bytes(r, plan);
-  return blocks * (shared + kBlockReserve) <= device.shared_memory_block + kBlockReserve;
-}
-
-/// Packs of a tile of rows that are not kept: whole rows, or parts of one size that leave fewer threads without work,
-/// and pairs of packs together where these have a byte of a mask. The narrower tiles are, the fewer blocks leave an
-/// entry of each channel, which are to be added up; memory is read as fast by 512 bytes of a row as by all of it. 0:
-/// not so many blocks fit.
-int64_t lanes_of_rows(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, int64_t blocks) {
-  const int64_t packs = r.geometry.channels / width_of(r);
-  const int64_t least = r.marks && width_of(r) == 4 && packs % 2 == 0 ? 2 : 1;
-  const int64_t widest = std::max(tuning.row_lanes, ceil_div(packs, tuning.row_tiles));
-  int64_t best = 0, most = 0;
-  for (int64_t parts = ceil_div(packs, std::min<int64_t>(widest, kChannelThreads)); 10 * most < 9 * kChannelThreads;
-       ++parts) {
-    const int64_t lanes = round_up(ceil_div(packs, parts), least);
-    if (best > 0 && lanes * kPackBytes < kRowBytes) break;
-    const int64_t working = kChannelThreads / lanes * packs / parts;  // on average
-    if (working > most && streams_fit(r, device, lanes, blocks)) {
-      best = lanes;
-      most = working;
-    }
-    if (lanes == least) break;
-  }
-  return best;
-}
-
-/// Channels of a tile: as many as leave room for the blocks that are to share a multiprocessor, or else for one. Those
-/// of 16 bytes leave it on any device.
-int64_t tile_of_rows(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning) {
-  int64_t lanes = lanes_of_rows(r, device, tuning, tuning.stream_blocks);
-  if (lanes == 0) lanes = lanes_of_rows(r, device, tuning, 1);
-  return std::max<int64_t>(1, lanes) * width_of(r);
-}
-
-/// Rows to parts that blocks stream through: one for each block, or several where a thread's sums would grow too long.
-/// slabs: that are under way together.
-void divide_streams(const ChannelRequest& r, const ChannelTuning& tuning, int64_t slabs, int64_t blocks,
-                    ChannelPlan* plan) {
-  const int64_t strips = slabs * plan->tiles_a_slab;
-  const int64_t turns = ceil_div(plan->units, plan->lines);
-  const int64_t most = tuning.stream_accesses;
-  const int64_t least = std::max<int64_t>(1, tuning.least_item_bytes / (kChannelThreads * kPackBytes * r.tensors));
-  const int64_t rounds = std::max<int64_t>(1, ceil_div(strips * turns, blocks * most));
-  const int64_t wanted = std::max<int64_t>(1, rounds * blocks / strips);
-  const int64_t turns_a_part = std::clamp(ceil_div(turns, wanted), std::min(least, most), most);
-  plan->units_a_part = turns_a_part * plan->lines;
-  plan->parts = ceil_div(plan->units, plan->units_a_part);
-  plan->unit_step = plan->lines * plan->parts;
-}
-
 /// Items of about item_bytes, or smaller ones where these leave blocks without work.
 void divide_units(const ChannelRequest& r, const ChannelTuning& tuning, int64_t blocks, ChannelPlan* plan) {
   const int64_t strip_bytes = bytes_of(r, plan->tile);
@@ -164,16 +99,14 @@ int groups_an_item(const ChannelRequest& r, const ChannelPlan& plan) {
   return channels % width == 0 ? 1 : static_cast<int>(ceil_div(width - 1, channels) + 1);
 }
 
-/// Everything that follows from the access, for plans that read x twice.
+/// Everything that follows from the access, for plans of planes and elements that read x twice.
 void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* to) {
   ChannelPlan& plan = *to;
-  const bool planes = r.access == ChannelAccess::planes, streams = goes_by_rows(r.access);
-  const int blocks_an_sm = planes ? tuning.plane_blocks : streams ? tuning.stream_blocks : tuning.element_blocks;
+  const bool planes = r.access == ChannelAccess::planes;
+  const int blocks_an_sm = planes ? tuning.plane_blocks : tuning.element_blocks;
   const int64_t resident = std::max<int64_t>(1, device.multiprocessors - r.sm_margin) * blocks_an_sm;
   if (planes) {
     divide_planes(r, item_bytes_of(r, tuning, resident), kSegmentPacks, &plan);
-  } else if (streams) {
-    divide_rows(r, tile_of_rows(r, device, tuning), &plan);
   } else {
     divide_elements(r, &plan);
   }
@@ -185,38 +118,24 @@ void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const Ch
   if (planes) slab_channels *= std::max<int64_t>(1, std::min(pieces, together));
   divide_tiles(r, slab_channels, &plan);
   const int64_t slab_bytes = bytes_of(r, std::min(plan.tiles_a_slab * plan.tile, channels));
-  // Rows whose slabs the cache does not hold, or only one, go in one wave: nothing is gained by waiting for each.
-  const bool cached = 2 * slab_bytes < tuning.wave_bytes;
-  plan.slabs_a_wave =
-      streams && !cached ? plan.slabs : std::max<int64_t>(1, tuning.wave_bytes / std::max<int64_t>(1, slab_bytes));
-  if (streams) {
-    const int64_t at_once = r.passes == ChannelPasses::both ? std::min(plan.slabs_a_wave, plan.slabs) : plan.slabs;
-    plan.kept_bytes = ring_bytes(device);
-    plan.parameter_bytes = number_bytes(r, plan);
-    divide_streams(r, tuning, at_once, resident, &plan);
-  } else {
-    divide_units(r, tuning, resident, &plan);
-  }
+  plan.slabs_a_wave = std::max<int64_t>(1, tuning.wave_bytes / std::max<int64_t>(1, slab_bytes));
+  divide_units(r, tuning, resident, &plan);
   if (r.passes != ChannelPasses::both) {
     plan.order = ChannelOrder::single;
   } else {
     const bool enough = plan.slabs >= tuning.solo_slabs || slab_bytes <= tuning.solo_bytes / 4;
-    const bool one_wave = streams && plan.slabs_a_wave >= plan.slabs;  // all wait for all: as the end of a launch does
-    plan.order = slab_bytes <= tuning.solo_bytes && enough ? ChannelOrder::solo
-                 : one_wave                                ? ChannelOrder::launches
-                                                           : ChannelOrder::waves;
+    plan.order = slab_bytes <= tuning.solo_bytes && enough ? ChannelOrder::solo : ChannelOrder::waves;
   }
   if (plan.order == ChannelOrder::solo) {
     plan.parts = 1;
     plan.units_a_part = plan.units;
-    if (streams) plan.unit_step = plan.lines;
   }
   plan.tiles_an_item = tiles_an_item(r, tuning, resident, plan);
   const int64_t items = plan.slabs * plan.items_a_slab();
   plan.blocks = std::min(plan.order == ChannelOrder::solo ? plan.slabs : items, resident);
 }
 
-/// Fills the plan as far as it is about items; false if columns have none that are kept: sums of channels need those.
+/// Fills the plan as far as it is about items; false if there is none by columns.
 bool divide(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan) {
   *plan = {};
   plan->access = r.access;
@@ -225,7 +144,7 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuni
   plan->groups = r.geometry.groups;
   plan->unit_step = 1;
   if (plan_kept(r, device, tuning, plan)) return true;
-  if (r.access == ChannelAccess::columns && r.passes != ChannelPasses::apply) return false;
+  if (goes_by_rows(r.access)) return plan_rows(r, device, tuning, plan);
   plan_read_twice(r, device, tuning, plan);
   return true;
 }

@@ -25,8 +25,8 @@ constexpr int kRingChannels = 128;  // of a block's part of a set, at most, if s
 constexpr int kRingTeam = 160;      // blocks that share a set, at most
 constexpr int kRingDepth = 6;       // sets whose sums are exchanged at the same time
 constexpr int kRingSums = 4;        // sets whose sums of rounds are there: taken, being taken, and left as entries
-constexpr int kTileNumbers = 6;     // of a channel, that the threads of a block have in common where rows are streamed
-constexpr int kLargeRingAccesses = 16, kSmallRingAccesses = 8;  // of all threads; small ones are for less than sm_80
+constexpr int kMostSlabAccesses = 32;  // of a thread: fp32 bears sums of some hundred elements
+constexpr int kTileNumbers = 6;     // launches: of a channel, that the rows of a block have in common
 
 /// How the tensors of x's shape are accessed.
 enum class ChannelAccess : uint8_t {
@@ -56,7 +56,7 @@ enum class ChannelOrder : uint8_t {
   kept,      // every block both passes of its items, which it keeps in shared memory between them: x is read once
   slabs,     // a cluster of blocks both passes of a slab, which lies in their shared memory: x is read once
   rings,     // persistent teams of blocks both passes of sets that come in one after the other: x is read once
-  launches,  // each pass a launch of its own, over planes of whole packs (PlaneDivision), or rows: nobody waits
+  launches,  // each pass a launch of its own, over planes of whole packs (PlaneDivision) or rows: nobody waits
   solo,      // a block both passes of a slab: nobody waits
   waves,     // blocks draw items by tickets, wave by wave
   single,    // one pass only: nobody waits
@@ -119,6 +119,7 @@ struct ChannelPlan {
   int64_t units_a_part;
   int64_t parts;
   int64_t unit_step;  // rows: from one unit of a thread to the next; more than `lines` where parts are interleaved
+  int64_t apply_units, apply_parts;  // launches over rows: units of a part in the second pass, and parts
   int64_t tiles;      // of a batch
   int64_t tiles_a_slab;
   int tiles_an_item;  // neighbours
@@ -132,10 +133,10 @@ struct ChannelPlan {
   bool keeps_slopes;            // slabs: dh of 16 bits is kept in fp32, where one more tensor would be
   int accesses;                 // kept, slabs: the most of a thread in an item, of each tensor
   int delay;                    // kept: nanoseconds by which half of the teams begin later
-  int kept_bytes;               // of shared memory, for a block's item, or the ring that rows go through
+  int kept_bytes;               // of shared memory, for a block's item
   int scratch_bytes;            // of shared memory, in front of the parameters
   int parameter_bytes;          // kept: those of the channels of two items; 0: too many. rings: behind kept_bytes.
-                                // rows that are streamed: kTileNumbers of the channels of a tile
+                                // launches over rows: kTileNumbers of the channels of a tile
   int bits_bytes;               // of shared memory, between scratch memory and kept packs: for bits of a mask
   PlaneDivision reduce, apply;  // launches, rings: of the two passes
   RingDivision ring;            // rings
@@ -153,6 +154,16 @@ struct ChannelPlan {
     return order == ChannelOrder::rings ? !ring.clusters : order == ChannelOrder::kept && items_a_slab() > 1;
   }
   int64_t items_a_slab() const { return stacks_a_slab() * parts; }
+  /// Launches over rows: the plan with the parts of the second pass.
+  ChannelPlan second_pass() const {
+    ChannelPlan plan = *this;
+    plan.units_a_part = apply_units;
+    plan.parts = apply_parts;
+    plan.unit_step = lines;
+    plan.scratch_bytes = 0;
+    plan.blocks = plan.slabs * plan.items_a_slab();
+    return plan;
+  }
 };
 
 struct ChannelRequest {
@@ -191,9 +202,10 @@ struct ChannelTuning {
   int solo_slabs = 192;            // fewest that occupy a device
   int plane_blocks = 4;            // a multiprocessor
   int element_blocks = 3;
-  int stream_blocks = 2;                     // of rows that are not kept
-  int64_t row_lanes = 32, row_tiles = 4;     // of a tile of these, at most, but for rows of more such tiles than these
-  int64_t stream_accesses = 256;             // of a thread in an item: fp32 bears sums of some hundred elements
+  int row_blocks = 3, row_pair_blocks = 2;    // a multiprocessor: launches over rows that read one tensor, or more
+  int64_t row_lanes = 16, column_lanes = 64;  // of a tile of these, at most
+  int64_t least_row_accesses = 4, most_row_accesses = 256;  // of a thread in a part: fp32 bears sums of some hundred
+  int64_t apply_accesses = 8;  // of a thread in a part of the second pass, at most, for each number that it fetches
   int kept_blocks = 2;                       // a multiprocessor, or one
   int kept_delay = 190;                      // nanoseconds an access (ChannelPlan::delay)
   int64_t team_packs = 512;                  // launches: largest set of a team that is not a block
@@ -213,9 +225,8 @@ struct ChannelTuning {
   int64_t ring_group_blocks = 60;                               // blocks, at least, in percent of multiprocessors;
   int64_t ring_wide_bytes = 32 << 20;                           // x, at least, in clusters of more than two;
   int64_t ring_team_bytes = 32 << 20;                           // in teams that are no clusters
-  int64_t lone_rounds = 4;  // kept rows, forward: items that a block has after each other, from which on it is alone
-  int64_t backward_rounds = 4, narrow_rounds = 3;  // backward: more are read twice; of rows of so many bytes, at most
-  int64_t narrow_bytes = 1024;
+  int64_t forward_rounds = 2, backward_rounds = 1;  // kept rows whose blocks wait for others: items that a block has
+                                                    // after each other, at most; a forward with an addend as a backward
   int kept_teams = 2;  // at work at the same time, at least, where not everything is
 };
 

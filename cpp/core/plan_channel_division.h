@@ -88,6 +88,9 @@ bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* 
 /// A whole plan of sets that go through the shared memory of teams of blocks; false if they cannot, or are too small.
 bool plan_rings(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan);
 
+/// A plan of launches for each pass over rows, as far as it is about items; false if they cannot.
+bool plan_rows(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan);
+
 /// A whole plan of launches for each pass over planes; false if they cannot.
 bool plan_planes(const ChannelRequest& r, const ChannelTuning& tuning, ChannelPlan* plan);
 

@@ -120,25 +120,17 @@ bool plan_with(const ChannelRequest& r, const DeviceInfo& device, const ChannelT
 
 }  // namespace
 
-// Rows without groups (H200, bf16, us with two blocks a multiprocessor, one, and read twice). Forward: one item a block
-// (32x512x28x28) 28, 30, 41; four (256x1024x14x14) 101, 93, 102, instance norm (8x64x256x256) 83, 69, 65; with addend
-// and mask one 49, 50, 47, two (64x512x28x28) 96, 96, 73, four 207, 175, 127. Backward: two 49, 54, 62; eight 190, 171,
-// 162; with a mask, whose bits each item waits for, two 58, 56, 81, eight 244, 194, 223. Reading twice has become
-// faster since (channel_stream.cuh): backward, two 43 and 40, four (64x512x28x28) 80 and 72, with relu 90 and 77; but
-// of rows of 4 KB, four (fp32 64x1024x14x14) 61 and 68, (256x2048x7x7) 75 and 75.
+// Rows that need several rounds, kept and read twice by launches (H200, bf16, us). Forward, two: 64x512x28x28 49 and 48,
+// 256x2048x7x7 47 and 53; four: 256x1024x14x14 94 and 92, instance norm 8x64x256x256 70 and 62; with an addend, two:
+// 64x512x28x28 96 and 62. Backward, two: 32x512x28x28 42 and 39, group norm 8x320x64x64 44 and 40; four: 256x2048x7x7 74
+// and 74; with a mask, four: 64x512x28x28 106 and 97. Columns: 256x1024x14x14 backward, ten, 227 and 191 with a mask.
 bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan) {
   if (r.passes != ChannelPasses::both || r.access == ChannelAccess::elements) return false;
-  if (r.access != ChannelAccess::rows || group_channels(r) > 1)
-    return plan_with(r, device, tuning, tuning.kept_blocks, plan);
-  ChannelPlan two = *plan;
-  if (!plan_with(r, device, tuning, tuning.kept_blocks, &two)) return false;
-  const bool backward = r.kept > 1, reads_mask = r.mask && !r.marks && r.geometry.places_after == 1;
-  const bool alone = reads_mask || (!backward && rounds_of(two) >= tuning.lone_rounds);
-  const bool narrow = r.geometry.channels * size_of(r.dtype) <= tuning.narrow_bytes;
-  if (backward && !reads_mask && rounds_of(two) > (narrow ? tuning.narrow_rounds : tuning.backward_rounds))
-    return false;
-  if (!backward && r.beside && rounds_of(two) > 1) return false;
-  if (!alone || !plan_with(r, device, tuning, 1, plan)) *plan = two;
+  ChannelPlan kept = *plan;
+  if (!plan_with(r, device, tuning, tuning.kept_blocks, &kept)) return false;
+  const int64_t most = r.kept > 1 || r.beside ? tuning.backward_rounds : tuning.forward_rounds;
+  if (goes_by_rows(r.access) && kept.items_a_slab() > 1 && rounds_of(kept) > most) return false;
+  *plan = kept;
   return true;
 }
 

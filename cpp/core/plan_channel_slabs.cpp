@@ -8,7 +8,6 @@ namespace {
 
 constexpr int64_t kAccessBytes = int64_t{kChannelThreads} * kPackBytes;  // of all threads, of a tensor
 constexpr int kBlockReserve = 1024;     // of a multiprocessor's shared memory, for each block
-constexpr int64_t kMostAccesses = 32;   // of a thread: fp32 bears sums of some hundred elements
 constexpr int64_t kLeastRowBytes = 32;  // where there are wider ones: memory comes in sectors
 constexpr int64_t kMostRowBytes = 256;  // of a slab, but for the narrowest; wider ones gain nothing
 
@@ -59,7 +58,7 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, int64_t rows, Sla
   of->lines = kChannelThreads / (of->channels / width_of(r));
   const int64_t rounds = ceil_div(rows, of->lines);
   of->accesses = ceil_div(rounds, of->blocks());
-  if (ceil_div(rounds, of->accesses) != of->blocks() || of->accesses > kMostAccesses) return false;
+  if (ceil_div(rounds, of->accesses) != of->blocks() || of->accesses > kMostSlabAccesses) return false;
   const int64_t shared = shared_bytes_of(r, *of);
   if (shared > device.shared_memory_block) return false;
   of->clusters = batches_of(r) * (r.geometry.channels / of->channels);
@@ -73,12 +72,11 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, int64_t rows, Sla
   return true;
 }
 
-/// Turns up to which this is faster than blocks that keep one item after the other (H200, bf16): those find the sums of
-/// groups of several channels at the cost of some accesses.
+/// Turns up to which this is faster than blocks that keep one item after the other, or than reading twice (H200, bf16).
 int64_t most_turns(const ChannelRequest& r, const Slabs& of) {
-  if (r.access == ChannelAccess::columns) return r.kept > 1 && of.alone ? 2 : 8;
+  if (r.access == ChannelAccess::columns) return (r.kept > 1 || r.beside) && of.alone ? 2 : 4;
+  if (r.kept > 1 && of.log == kMostLog) return 1;
   if (group_channels(r) > 1) return r.kept > 1 && !r.slopes ? 4 : 5;
-  if (r.set == ChannelSet::group) return 2;
   return r.kept == 1 ? 2 : 1;
 }
 
@@ -93,7 +91,7 @@ bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* 
   const int64_t packs = batches_of(r) * bytes_of(r, r.geometry.channels) / kPackBytes;
   if (least > kChannelThreads * width) return false;
   // More than any division takes: planning large tensors is to cost nothing here.
-  if (packs > 8 * kMostAccesses * device.multiprocessors * kChannelThreads) return false;
+  if (packs > 8 * kMostSlabAccesses * device.multiprocessors * kChannelThreads) return false;
   Slabs best{};
   for (int64_t channels = least; channels <= r.geometry.channels; channels *= 2) {
     if (channels > least && channels * size_of(r.dtype) > kMostRowBytes) break;

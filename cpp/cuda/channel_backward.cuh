@@ -6,7 +6,6 @@
 #include "cuda/channel_mask.cuh"
 #include "cuda/channel_rounds.cuh"
 #include "cuda/channel_slopes.cuh"
-#include "cuda/channel_stream.cuh"
 
 namespace normact::cuda {
 
@@ -18,8 +17,6 @@ struct BackwardPass {
   using Spot = typename Walk::Spot;
   using Access = typename Walk::Access;
   static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
-  static constexpr bool kStreamed = !kKept && kStreams<Walk>;
-  static constexpr bool kShared = kKept || kStreamed;  // items are read from shared memory
   static constexpr Arrival kArrival = kKept ? Arrival::awaited : Arrival::there;
   static constexpr bool kActs = !kIdentity<T, Act>;
   static constexpr int kLoads = 2;                          // of each tensor under way together
@@ -49,43 +46,16 @@ struct BackwardPass {
             entry_or<T>(p.weight, index, A(1)), entry_or<T>(p.bias, index, A(0))};
   }
 
-  /// What constants_of() and apply_from() read where rows are streamed. All threads. kSecond: of the second pass.
-  template <bool kSecond>
-  __device__ __forceinline__ void fill_numbers(const ChannelTile& tile) const {
-    if constexpr (kStreamed) {
-      TileNumbers<A>(s).template fill<kSecond ? 6 : 4>(tile, [&](int column, A(&number)[kSecond ? 6 : 4]) {
-        const Parameters own = parameters_of(tile.batch, tile.first + column);
-        number[0] = own.mean;
-        number[1] = own.rstd;
-        number[2] = channel_scale(own.rstd, own.weight);
-        number[3] = own.bias;
-        if constexpr (kSecond) {
-          const NumberPair<A> c = correction(tile.batch, tile.first + column, tile.first_group, number[2]);
-          number[4] = c.first;
-          number[5] = c.second * own.rstd;
-        }
-      });
-    }
-  }
-
   __device__ __forceinline__ Constants constants_of(const ChannelTile& tile, const KeptPacks& kept,
                                                     const Walk& walk) const {
     Constants of;
-    if constexpr (kStreamed) {
-      const TileNumbers<A> numbers(s);
-      numbers.get(0, walk.column(), of.mean);
-      numbers.get(1, walk.column(), of.rstd);
-      numbers.get(2, walk.column(), of.scale);
-      if constexpr (kActs) numbers.get(3, walk.column(), of.bias);
-    } else {
 #pragma unroll
-      for (int o = 0; o < kOwned; ++o) {
-        const Parameters own = kept_parameters<kKept>(*this, tile, kept, walk.column() + o);
-        of.mean[o] = own.mean;
-        of.rstd[o] = own.rstd;
-        of.scale[o] = channel_scale(own.rstd, own.weight);
-        if constexpr (kActs) of.bias[o] = own.bias;
-      }
+    for (int o = 0; o < kOwned; ++o) {
+      const Parameters own = kept_parameters<kKept>(*this, tile, kept, walk.column() + o);
+      of.mean[o] = own.mean;
+      of.rstd[o] = own.rstd;
+      of.scale[o] = channel_scale(own.rstd, own.weight);
+      if constexpr (kActs) of.bias[o] = own.bias;
     }
     return of;
   }
@@ -108,62 +78,32 @@ struct BackwardPass {
     return ItemCopy<Walk, 2>(s, item, views, third_view());
   }
 
-  /// The bits of the accesses that a walk of streamed items comes to next.
-  struct ComingBits {
-    unsigned bits[kLoads] = {};
-    bool known = false;
-  };
-
-  /// kStep: the way that streamed items are walked along.
-  template <SlopeFrom kFrom, int kStep, int kBlock, class In>
+  template <SlopeFrom kFrom, int kBlock, class In>
   __device__ __forceinline__ void load(const Walk& walk, const Spot (&spot)[kBlock], const KeptPacks& packs,
-                                       ComingBits* coming, In* in) const {
-    fetch<kShared>(walk, p.x, spot, packs, 0, in->x);
-    fetch<kShared>(walk, p.dy, spot, packs, 1, in->dy);
+                                       In* in) const {
+    fetch<kKept>(walk, p.x, spot, packs, 0, in->x);
+    fetch<kKept>(walk, p.dy, spot, packs, 1, in->dy);
     in->kept_dy = packs.at(1, 0);
-    if constexpr (kFrom == SlopeFrom::third) fetch<kStreamed>(walk, *third_view(), spot, packs, 2, in->third);
+    if constexpr (kFrom == SlopeFrom::third) fetch<false>(walk, *third_view(), spot, packs, 2, in->third);
     if constexpr (kFrom == SlopeFrom::mask && kWidth > 1) {
       if (s.mask == ChannelMask::apart) return;
 #pragma unroll
       for (int k = 0; k < kBlock; ++k) {
         if constexpr (kKeepsBits) {
           in->bits[k] = kept_bits(s, packs.at(0, k));
-        } else if (kStreamed && coming->known) {
-          in->bits[k] = coming->bits[k];
         } else if (spot[k].valid) {
           in->bits[k] = load_bits(p.mask, walk.first_number(spot[k]));
         }
       }
-      if constexpr (kStreamed) {
-        static_assert(kBlock <= kLoads);
-#pragma unroll
-        for (int k = 0; k < kBlock; ++k) {
-          const Spot next = walk.further(spot[k], kStep * kBlock);
-          if (next.valid) coming->bits[k] = load_bits(p.mask, walk.first_number(next));
-        }
-        coming->known = true;
-      }
     }
   }
-  /// load(), then use(), of all accesses. kBackwards: where items are not kept, from the last one on.
-  template <SlopeFrom kFrom, bool kBackwards, class Use, class Steps>
-  __device__ __forceinline__ void for_each(Walk& walk, KeptPacks& kept, Use use, Steps& steps) const {
-    ComingBits coming;
-    const auto read = [&](const auto& spot, const KeptPacks& packs, auto* in) {
-      load<kFrom, kBackwards ? -1 : 1>(walk, spot, packs, &coming, in);
-    };
+  /// load(), then use(), of all accesses.
+  template <SlopeFrom kFrom, class Use>
+  __device__ __forceinline__ void for_each(Walk& walk, KeptPacks& kept, Use use) const {
+    const auto read = [&](const auto& spot, const KeptPacks& packs, auto* in) { load<kFrom>(walk, spot, packs, in); };
     using In = Accesses<kFrom>;
     if constexpr (kKept) {
       for_each_kept<kLoads, In::template Loaded>(walk, kept, read, use);
-    } else if constexpr (kStreamed) {
-      const auto near_end = [&] { steps.near_end(); };
-      if constexpr (kFrom == SlopeFrom::third) {
-        const ChannelView* const views[] = {&p.x, &p.dy, third_view()};
-        for_each_streamed<3, kBackwards, In::template Loaded>(s, walk, views, read, use, near_end);
-      } else {
-        const ChannelView* const views[] = {&p.x, &p.dy};
-        for_each_streamed<2, kBackwards, In::template Loaded>(s, walk, views, read, use, near_end);
-      }
     } else {
       for_each_block<kLoads, kAhead, In::template Loaded>(walk, kept, read, use);
     }
@@ -186,23 +126,6 @@ struct BackwardPass {
     }
   }
 
-  /// Starts copying what reduce or apply begins with, where items are streamed. All threads.
-  __device__ __forceinline__ void begin(ChannelStage stage, const ChannelItem& item) const {
-    if constexpr (kStreamed) {
-      if (stage != ChannelStage::reduce && stage != ChannelStage::apply) return;
-      Walk walk(s, item.tile(s, 0), p.x);
-      if (!walk.works()) return;
-      const bool reduces = stage == ChannelStage::reduce;
-      if (kActs && third_view() != nullptr) {
-        const ChannelView* const views[] = {&p.x, &p.dy, third_view()};
-        reduces ? begin_stream<3, false>(s, walk, views) : begin_stream<3, true>(s, walk, views);
-      } else {
-        const ChannelView* const views[] = {&p.x, &p.dy};
-        reduces ? begin_stream<2, false>(s, walk, views) : begin_stream<2, true>(s, walk, views);
-      }
-    }
-  }
-
   template <class Steps>
   __device__ __forceinline__ void reduce(const ChannelItem& item, Steps& steps, KeptPacks kept) const {
     const ChannelScratch<A> scratch(s);
@@ -211,11 +134,16 @@ struct BackwardPass {
       const ChannelTile tile = item.tile(s, index);
       Walk walk(s, tile, p.x);
       NumberPair<A> sums[kOwned] = {};
-      fill_numbers<false>(tile);
-      if (walk.works()) reduce_tile(tile, walk, kept, sums, steps);
+      if (walk.works()) reduce_tile(tile, walk, kept, sums);
       leave_sums(s, walk, index, sums, scratch);
     }
     steps.meet();
+    store(item, scratch, kept);
+  }
+
+  /// Writes the entries of an item from what all threads have left. All threads, behind a barrier.
+  __device__ __forceinline__ void store(const ChannelItem& item, const ChannelScratch<A>& scratch,
+                                        KeptPacks kept) const {
     if (s.has_columns()) {
       store_group_sums(s, item, scratch, s.scratch_lines, entries, [](int) { return A(1); });
       return;
@@ -227,16 +155,15 @@ struct BackwardPass {
                      [&](int channel) { return kept_parameters<kKept>(*this, item.tile(s, 0), kept, channel).weight; });
   }
 
-  template <class Steps>
   __device__ __forceinline__ void reduce_tile(const ChannelTile& tile, Walk& walk, KeptPacks& kept,
-                                              NumberPair<A> (&sums)[kOwned], Steps& steps) const {
+                                              NumberPair<A> (&sums)[kOwned]) const {
     with_slope<T, Act, kMasked<T, Act>>(
-        p, [&](auto from) { reduce_from<decltype(from)::value>(tile, walk, kept, sums, steps); });
+        p, [&](auto from) { reduce_from<decltype(from)::value>(tile, walk, kept, sums); });
   }
 
-  template <SlopeFrom kFrom, class Steps>
+  template <SlopeFrom kFrom>
   __device__ __forceinline__ void reduce_from(const ChannelTile& tile, Walk& walk, KeptPacks& kept,
-                                              NumberPair<A> (&sums)[kOwned], Steps& steps) const {
+                                              NumberPair<A> (&sums)[kOwned]) const {
     if constexpr (kFrom == SlopeFrom::mask && kKeepsBits) keep_bits(s, p.mask, walk, kept);
     const Constants of = constants_of(tile, kept, walk);
     const auto use = [&](const auto& spot, const auto& in) {
@@ -260,7 +187,7 @@ struct BackwardPass {
         }
       }
     };
-    for_each<kFrom, false>(walk, kept, use, steps);
+    for_each<kFrom>(walk, kept, use);
 #pragma unroll
     for (int o = 0; o < kOwned; ++o) sums[o].second *= of.rstd[o];
   }
@@ -313,7 +240,7 @@ struct BackwardPass {
     return handed<Arrival::there>(finals + batch * s.groups + group);
   }
 
-  /// coming: the block's next item, which takes this one's place, or the steps to the next ticket.
+  /// coming: the block's next item, which takes this one's place, if items are kept.
   template <class Copy>
   __device__ __forceinline__ void apply(const ChannelItem& item, KeptPacks kept, Copy& coming) const {
 #pragma unroll 1
@@ -326,7 +253,6 @@ struct BackwardPass {
   template <class Copy>
   __device__ __forceinline__ void apply_tile(const ChannelTile& tile, KeptPacks& kept, Copy& coming) const {
     Walk walk(s, tile, p.x);
-    fill_numbers<true>(tile);
     if (!walk.works()) return;
     if constexpr (kKeepsSlopes) {
       apply_from<SlopeFrom::nothing>(tile, walk, kept, coming);
@@ -340,18 +266,12 @@ struct BackwardPass {
   __device__ __forceinline__ void apply_from(const ChannelTile& tile, Walk& walk, KeptPacks& kept, Copy& coming) const {
     const Constants of = constants_of(tile, kept, walk);
     A c1[kOwned], c2[kOwned];  // c2 of x - mean instead of xhat
-    if constexpr (kStreamed) {
-      const TileNumbers<A> numbers(s);
-      numbers.get(4, walk.column(), c1);
-      numbers.get(5, walk.column(), c2);
-    } else {
 #pragma unroll
-      for (int o = 0; o < kOwned; ++o) {
-        const int64_t channel = tile.first + walk.column() + o;
-        const NumberPair<A> c = correction(tile.batch, channel, tile.first_group, of.scale[o]);
-        c1[o] = c.first;
-        c2[o] = c.second * of.rstd[o];
-      }
+    for (int o = 0; o < kOwned; ++o) {
+      const int64_t channel = tile.first + walk.column() + o;
+      const NumberPair<A> c = correction(tile.batch, channel, tile.first_group, of.scale[o]);
+      c1[o] = c.first;
+      c2[o] = c.second * of.rstd[o];
     }
     const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
@@ -369,7 +289,7 @@ struct BackwardPass {
       }
       coming.advance(size_of_array(spot));
     };
-    for_each<kFrom, true>(walk, kept, use, coming);
+    for_each<kFrom>(walk, kept, use);
   }
 };
 

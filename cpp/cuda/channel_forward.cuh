@@ -6,7 +6,6 @@
 #include "cuda/channel_moments.cuh"
 #include "cuda/channel_rounds.cuh"
 #include "cuda/channel_statistics.cuh"
-#include "cuda/channel_stream.cuh"
 
 namespace normact::cuda {
 
@@ -20,8 +19,6 @@ struct ForwardPass {
   static constexpr int kReduceLoads = 4;                   // under way together
   static constexpr int kApplyLoads = 2, kAddendLoads = 4;  // of an addend beside packs in shared memory
   static constexpr bool kAhead = !Walk::kPlanes;
-  static constexpr bool kStreamed = !kKept && kStreams<Walk>;
-  static constexpr bool kShared = kKept || kStreamed;  // items are read from shared memory
   static constexpr Arrival kArrival = kKept ? Arrival::awaited : Arrival::there;
   static constexpr bool kMarks = kWidth > 1 && std::is_same_v<Act, Relu<Math<T>>>;  // may write a mask
 
@@ -62,24 +59,6 @@ struct ForwardPass {
     return ItemCopy<Walk, 1>(s, item, views, p.addend.data != nullptr ? &p.addend : nullptr);
   }
 
-  /// Starts copying what reduce or apply begins with, where items are streamed. All threads.
-  __device__ __forceinline__ void begin(ChannelStage stage, const ChannelItem& item) const {
-    if constexpr (kStreamed) {
-      if (stage != ChannelStage::reduce && stage != ChannelStage::apply) return;
-      Walk walk(s, item.tile(s, 0), p.x);
-      if (!walk.works()) return;
-      const ChannelView* const one[] = {&p.x};
-      const ChannelView* const two[] = {&p.x, &p.addend};
-      if (stage == ChannelStage::reduce) {
-        begin_stream<1, false>(s, walk, one);
-      } else if (p.addend.data != nullptr) {
-        begin_stream<2, true>(s, walk, two);
-      } else {
-        begin_stream<1, true>(s, walk, one);
-      }
-    }
-  }
-
   template <class Steps>
   __device__ __forceinline__ void reduce(const ChannelItem& item, Steps& steps, KeptPacks kept) const {
     const ChannelScratch<A> scratch(s);
@@ -100,7 +79,7 @@ struct ForwardPass {
         }
       }
       if (!kKept || begins) sums = Sums();
-      reduce_tile(walk, kept, sums, steps);
+      reduce_tile(walk, kept, sums);
       if (kKept && !ends) {
         leave_moments(s, walk, index, {}, {}, A(0), scratch);
         continue;
@@ -115,10 +94,9 @@ struct ForwardPass {
     store_moments(s, item, scratch, entries, origin, [&] { steps.meet(); });
   }
 
-  template <class Steps>
-  __device__ __forceinline__ void reduce_tile(Walk& walk, KeptPacks& kept, Sums& sums, Steps& steps) const {
+  __device__ __forceinline__ void reduce_tile(Walk& walk, KeptPacks& kept, Sums& sums) const {
     const auto load = [&](const auto& spot, const KeptPacks& packs, auto* in) {
-      fetch<kShared>(walk, p.x, spot, packs, 0, in->x);
+      fetch<kKept>(walk, p.x, spot, packs, 0, in->x);
     };
     const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
@@ -137,9 +115,6 @@ struct ForwardPass {
     };
     if constexpr (kKept) {
       for_each_kept<kReduceLoads, Loaded>(walk, kept, load, use);
-    } else if constexpr (kStreamed) {
-      const ChannelView* const views[] = {&p.x};
-      for_each_streamed<1, false, Loaded>(s, walk, views, load, use, [&] { steps.near_end(); });
     } else {
       for_each_block<kReduceLoads, kAhead, Loaded>(walk, kept, load, use);
     }
@@ -170,7 +145,7 @@ struct ForwardPass {
     return constant_statistics<T>(p, batch, group);
   }
 
-  /// coming: the block's next item, which takes this one's place, or the steps to the next ticket.
+  /// coming: the block's next item, which takes this one's place, if items are kept.
   template <class Copy>
   __device__ __forceinline__ void apply(const ChannelItem& item, KeptPacks kept, Copy& coming) const {
 #pragma unroll 1
@@ -204,28 +179,14 @@ struct ForwardPass {
   __device__ __forceinline__ void apply_tile(const ChannelTile& tile, bool first, KeptPacks& kept, Copy& coming) const {
     Walk walk(s, tile, p.x);
     A mean[kOwned], scale[kOwned], bias[kOwned];
-    if constexpr (kStreamed) {
-      const TileNumbers<A> numbers(s);
-      numbers.template fill<3>(tile, [&](int column, A(&number)[3]) {
-        const Constants of = constants_of(tile, kept, column, first);
-        number[0] = of.mean;
-        number[1] = of.scale;
-        number[2] = of.bias;
-      });
-      if (!walk.works()) return;
-      numbers.get(0, walk.column(), mean);
-      numbers.get(1, walk.column(), scale);
-      numbers.get(2, walk.column(), bias);
-    } else {
-      if (!walk.works()) return;
-      const bool leads = first && walk.line() == 0 && walk.lane() == 0;
+    if (!walk.works()) return;
+    const bool leads = first && walk.line() == 0 && walk.lane() == 0;
 #pragma unroll
-      for (int o = 0; o < kOwned; ++o) {
-        const Constants of = constants_of(tile, kept, walk.column() + o, leads);
-        mean[o] = of.mean;
-        scale[o] = of.scale;
-        bias[o] = of.bias;
-      }
+    for (int o = 0; o < kOwned; ++o) {
+      const Constants of = constants_of(tile, kept, walk.column() + o, leads);
+      mean[o] = of.mean;
+      scale[o] = of.scale;
+      bias[o] = of.bias;
     }
     const auto with = [&](auto adds, auto marks) {
       write_tile<decltype(adds)::value, decltype(marks)::value>(tile, walk, mean, scale, bias, kept, coming);
@@ -246,8 +207,8 @@ struct ForwardPass {
                                              const A (&scale)[kOwned], const A (&bias)[kOwned], KeptPacks& kept,
                                              Copy& coming) const {
     const auto load = [&](const auto& spot, const KeptPacks& packs, auto* in) {
-      fetch<kShared>(walk, p.x, spot, packs, 0, in->x);
-      if constexpr (kAdds) fetch<kStreamed>(walk, p.addend, spot, packs, 1, in->addend);
+      fetch<kKept>(walk, p.x, spot, packs, 0, in->x);
+      if constexpr (kAdds) fetch<false>(walk, p.addend, spot, packs, 1, in->addend);
     };
     const auto use = [&](const auto& spot, const auto& in) {
 #pragma unroll
@@ -274,12 +235,6 @@ struct ForwardPass {
     };
     if constexpr (kKept) {
       for_each_kept<kAdds ? kAddendLoads : kApplyLoads, LoadedWithAddend>(walk, kept, load, use);
-    } else if constexpr (kStreamed && kAdds) {
-      const ChannelView* const views[] = {&p.x, &p.addend};
-      for_each_streamed<2, true, LoadedWithAddend>(s, walk, views, load, use, [&] { coming.near_end(); });
-    } else if constexpr (kStreamed) {
-      const ChannelView* const views[] = {&p.x};
-      for_each_streamed<1, true, LoadedWithAddend>(s, walk, views, load, use, [&] { coming.near_end(); });
     } else {
       for_each_block<kApplyLoads, kAhead, LoadedWithAddend>(walk, kept, load, use);
     }

@@ -21,13 +21,6 @@ class KeptPacks {
         at_(shared_address(channel_shared) + s.kept_at + threadIdx.x * kPackBytes),
         turn_(turn) {}
 
-  /// Of a ring (channel_stream.cuh) whose tensors have `block` accesses each, side by side.
-  static __device__ __forceinline__ KeptPacks of_ring(const ChannelSpace& s, int block) {
-    KeptPacks ring(s, 0);
-    ring.tensor_bytes_ = block * kStep;
-    return ring;
-  }
-
   __device__ __forceinline__ int turn() const { return turn_; }
 
   /// Of the access `ahead` of the next one.

@@ -17,10 +17,9 @@
 //          slab, apply for the settle items; these have lower tickets, so they were drawn by blocks that run, and that
 //          themselves wait for still lower ones only. Nothing has to be resident together, and whatever else runs on
 //          the device only delays.
-// single   One pass: items are dealt out in turn. Where all of a norm's items would be one wave, each pass is such a
-//          launch, with one between them that settles (channel_finish.cuh); the second starts while that one runs, and
-//          has its first accesses on their way before it waits for it.
-// Which block does an item changes no bit. Planes of whole packs mostly do without items: channel_planes.cuh.
+// single   One pass: items are dealt out in turn.
+// Which block does an item changes no bit. Planes of whole packs mostly do without this, and rows that are not kept
+// always: channel_planes.cuh, channel_rows.cuh.
 #pragma once
 
 #include "cuda/channel_kept.cuh"
@@ -140,13 +139,8 @@ class ChannelQueue {
   /// All threads: what is next is known behind a barrier.
   __device__ __forceinline__ void publish() {
     draw();
-    if (!published_) write(&slot(turn_ ^ 1));
-    published_ = true;
+    write(&slot(turn_ ^ 1));
   }
-  /// All threads: behind that barrier.
-  __device__ __forceinline__ ChannelStage next_stage() const { return slot(turn_ ^ 1).work.stage; }
-  __device__ __forceinline__ const ChannelItem& next_item() const { return slot(turn_ ^ 1).item; }
-
   /// All threads: what the work builds on is there.
   __device__ __forceinline__ void wait(const ChannelTicket& work) const {
     if (s.order != ChannelOrder::waves || work.stage == ChannelStage::reduce) return;
@@ -183,7 +177,7 @@ class ChannelQueue {
 
   __device__ __forceinline__ void advance() {
     turn_ ^= 1;
-    drawn_ = published_ = false;
+    drawn_ = false;
   }
   __device__ __forceinline__ void write(Slot* slot) {
     if (threadIdx.x != 0) return;
@@ -218,58 +212,44 @@ class ChannelQueue {
   ChannelCounters counters_;
   unsigned next_;
   int turn_ = 0;
-  bool drawn_ = false, published_ = false;
+  bool drawn_ = false;
 };
 
-/// The way from an item to the next ticket, which is drawn when the end is near, so that no block has two while others
-/// are without; what it stands for begins while the sums of the item are still being stored.
-template <class Pass>
+/// The way from an item to the next ticket.
 class DrawnSteps {
  public:
-  __device__ __forceinline__ DrawnSteps(ChannelQueue& queue, const Pass& pass) : queue_(queue), pass_(pass) {}
-  __device__ __forceinline__ void near_end() { queue_.draw(); }
+  __device__ __forceinline__ explicit DrawnSteps(ChannelQueue& queue) : queue_(queue) {}
   /// All threads: a barrier.
   __device__ __forceinline__ void meet() {
     queue_.draw();
-    if constexpr (Pass::kStreamed) queue_.publish();
     __syncthreads();
-    if constexpr (Pass::kStreamed) pass_.begin(queue_.next_stage(), queue_.next_item());
-    begun_ = true;
   }
   __device__ __forceinline__ void advance(int) const {}  // no item comes in (ItemCopy)
-  __device__ __forceinline__ bool begun() const { return begun_; }
 
  private:
   ChannelQueue& queue_;
-  const Pass& pass_;
-  bool begun_ = false;
 };
 
-/// Carries out what this block has to do, where items are not kept: begin(stage, item), which starts its copies, then
-/// reduce(item, steps, kept), settle(groups) or apply(item, kept, steps) of a pass, called by all threads.
+/// Carries out what this block has to do, where items are not kept: reduce(item, steps, kept), settle(groups) or
+/// apply(item, kept, steps) of a pass, called by all threads.
 template <class Pass>
 __device__ __forceinline__ void run_drawn_items(const ChannelSpace& s, void* counters, const Pass& pass) {
   ChannelQueue queue(s, counters);
   ChannelTicket work = queue.first();
-  // A second pass alone may read its tensors at once: what wrote them ended before the first went on.
-  if (s.reduces) start_after_previous();
-  pass.begin(work.stage, queue.item());
-  if (!s.reduces) start_after_previous();
 #pragma unroll 1
   while (work.stage != ChannelStage::end) {
     queue.wait(work);
-    DrawnSteps<Pass> steps(queue, pass);
+    DrawnSteps steps(queue);
     if (work.stage == ChannelStage::reduce) {
       pass.reduce(queue.item(), steps, KeptPacks());
     } else if (work.stage == ChannelStage::settle) {
       queue.draw();
       pass.settle(ChannelSettle(s, work.slab, work.item), true);
     } else {
-      if constexpr (!Pass::kStreamed) queue.draw();
+      queue.draw();
       pass.apply(queue.item(), KeptPacks(), steps);
     }
     work = queue.finish(work);
-    if (!steps.begun()) pass.begin(work.stage, queue.item());
   }
 }
 

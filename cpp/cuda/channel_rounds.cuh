@@ -47,7 +47,6 @@ __device__ __forceinline__ void settle_kept(const ChannelSpace& s, const KeptIte
 
 /// What reduce does beside its own work: meets the other threads.
 struct KeptSteps {
-  __device__ __forceinline__ void near_end() const {}
   __device__ __forceinline__ void meet() const { __syncthreads(); }
 };
 

@@ -116,10 +116,20 @@ struct SlabShare {
   __device__ __forceinline__ uint8_t& bits(int k) const {
     return reinterpret_cast<uint8_t*>(channel_shared)[s.bits_at + k * kChannelThreads + static_cast<int>(threadIdx.x)];
   }
-  /// Has the bits of all its packs there.
-  __device__ __forceinline__ void keep_bits(const uint8_t* mask) const {
-#pragma unroll 8
-    for (int k = 0; k < count; ++k) bits(k) = static_cast<uint8_t>(load_bits(mask, number(k)));
+  /// Has the bits of all its packs there. begin() starts the copies of those, which hold up what is asked for behind
+  /// them: so the bits are on their way before.
+  template <class Begin>
+  __device__ __forceinline__ void keep_bits(const uint8_t* mask, Begin begin) const {
+    unsigned of[kMostSlabAccesses];
+#pragma unroll
+    for (int k = 0; k < kMostSlabAccesses; ++k) {
+      if (k < count) of[k] = load_bits(mask, number(k));
+    }
+    begin();
+#pragma unroll
+    for (int k = 0; k < kMostSlabAccesses; ++k) {
+      if (k < count) bits(k) = static_cast<uint8_t>(of[k]);
+    }
   }
   /// Of the slab's channel.
   __device__ __forceinline__ int group_of(int channel) const {

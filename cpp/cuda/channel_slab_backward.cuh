@@ -99,11 +99,15 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
   const SlabSpace& s = space;
   begin_cluster(s);
   start_after_previous();
-  share.copy(p.x, 0);
-  share.copy(p.dy, 1);
-  if constexpr (!kIdentity<T, Act>) share.prefetch(slope_view(p));
-  if constexpr (SlabSlopes<T, Act, kKeeps>::kBits) {
-    if (p.mask != nullptr) share.keep_bits(p.mask);
+  const auto copy = [&] {
+    share.copy(p.x, 0);
+    share.copy(p.dy, 1);
+    if constexpr (!kIdentity<T, Act>) share.prefetch(slope_view(p));
+  };
+  if (SlabSlopes<T, Act, kKeeps>::kBits && p.mask != nullptr) {
+    share.keep_bits(p.mask, copy);
+  } else {
+    copy();
   }
   for (int c = threadIdx.x; c < s.channels; c += kChannelThreads) {
     const int64_t index = share.parameter_of(c), group = share.first_group + share.group_of(c);

@@ -21,24 +21,35 @@ __device__ __forceinline__ void write_slab(const ForwardProblem<A>& p, const Sla
     bias[j] = own.second;
   }
   const auto write = [&](auto adds, auto marks) {
-#pragma unroll 4
-    for (int k = 0; k < share.count; ++k) {
-      const int64_t at = share.offset + k * share.step();
-      Pack<T> addend;
-      if constexpr (adds) addend = load_pack(static_cast<const T*>(p.addend.data) + at);
-      A h[kWidth];
-      unpack(load_shared_pack<T>(share.at(0, k)), h);
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) h[j] = channel_affine(h[j], mean[j], scale[j], bias[j]);
+    constexpr int kTogether = adds ? 8 : 4;  // loads do not pass the stores before them
+#pragma unroll 1
+    for (int begin = 0; begin < share.count; begin += kTogether) {
+      Pack<T> addend[kTogether];
       if constexpr (adds) {
-        A value[kWidth];
-        unpack(addend, value);
+        const T* const from = static_cast<const T*>(p.addend.data) + share.offset;
 #pragma unroll
-        for (int j = 0; j < kWidth; ++j) h[j] += value[j];
+        for (int i = 0; i < kTogether; ++i) {
+          if (begin + i < share.count) addend[i] = load_pack(from + (begin + i) * share.step());
+        }
       }
-      if constexpr (marks) store_bits<kWidth>(p.mask, share.number(k), relu_bits<T>(h, p));
-      apply_activation<T, Act>(h, p);
-      store_pack_streaming(static_cast<T*>(p.y.data) + at, to_pack<T>(h));
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const int k = begin + i;
+        if (k >= share.count) break;
+        A h[kWidth];
+        unpack(load_shared_pack<T>(share.at(0, k)), h);
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) h[j] = channel_affine(h[j], mean[j], scale[j], bias[j]);
+        if constexpr (adds) {
+          A value[kWidth];
+          unpack(addend[i], value);
+#pragma unroll
+          for (int j = 0; j < kWidth; ++j) h[j] += value[j];
+        }
+        if constexpr (marks) store_bits<kWidth>(p.mask, share.number(k), relu_bits<T>(h, p));
+        apply_activation<T, Act>(h, p);
+        store_pack_streaming(static_cast<T*>(p.y.data) + share.offset + k * share.step(), to_pack<T>(h));
+      }
     }
   };
   const std::true_type yes;

@@ -13,7 +13,7 @@ namespace normact::cuda {
 struct ChannelSpace {
   ChannelOrder order;
   bool reduces;
-  bool has_sums;  // those that the backward's second pass needs: made by this launch, or by one before it
+  bool has_sums;  // of the backward: those that its second pass needs
   ChannelMask mask;
   int lanes, tile, lines;
   int lane_bits = logarithm(lanes), tile_bits = logarithm(tile);  // planes: the logarithms of lanes and tile
@@ -31,7 +31,7 @@ struct ChannelSpace {
   int together_bits, scratch_lines;  // the logarithm of lines that these make one; lines that are left
   unsigned delay;                    // kept: of the second half of the teams, in nanoseconds
   int accesses;                      // kept: the most of a thread in an item, of each tensor
-  int parameters_at;                 // kept: those of an item, in shared memory; 0: they are not. rows: TileNumbers
+  int parameters_at;                 // kept: those of an item, in shared memory; 0: they are not. launches: TileNumbers
   int bits_at, kept_at;              // where bits of a mask and kept packs lie in shared memory
   bool mask_with_y;
   Divisor by_slabs, by_items, by_stacks;  // kept: of a batch, of a slab, of a part
@@ -51,9 +51,9 @@ struct ChannelSpace {
   int64_t per_channel;  // elements of a channel in a batch
 
   ChannelSpace(const ChannelProblem& p, const ChannelPlan& plan, ChannelPasses passes)
-      : order(plan.order == ChannelOrder::launches ? ChannelOrder::single : plan.order),
+      : order(plan.order),
         reduces(passes != ChannelPasses::apply),
-        has_sums(reduces || plan.order == ChannelOrder::launches),
+        has_sums(reduces),
         mask(plan.mask),
         lanes(plan.lanes),
         tile(plan.tile),

@@ -200,7 +200,7 @@ class RowWalk {
   __device__ __forceinline__ void begin(const ChannelTile& tile) {
     batch_ = static_cast<Unit>(tile.batch);
     channel_ = tile.first + column_;
-    unit_ = begin_ = static_cast<Unit>(tile.begin) + line_;
+    unit_ = static_cast<Unit>(tile.begin) + line_;
     end_ = column_ < tile.channels && line_ < s.lines ? static_cast<Unit>(tile.end) : 0;
     base_ = batch_ * x_.sample_stride + channel_;
   }
@@ -221,12 +221,6 @@ class RowWalk {
   __device__ __forceinline__ Spot spot(const Run& run, int index) const {
     return {run.first.unit + static_cast<Unit>(index) * s.unit_step, true};
   }
-  /// The spot that is so many accesses further; not valid beyond those of the thread.
-  __device__ __forceinline__ Spot further(const Spot& spot, int accesses) const {
-    const Unit unit = spot.unit + static_cast<Unit>(accesses) * s.unit_step;
-    return {unit, unit >= begin_ && unit < end_};
-  }
-
   __device__ __forceinline__ int64_t offset(const ChannelView& view, const Spot& spot) const {
     if constexpr (kWidth > 1) {  // all tensors have x's strides; samples of a batch follow each other as places do
       return base_ + static_cast<int64_t>(spot.unit) * static_cast<int>(x_.place_stride[0]);
@@ -235,13 +229,6 @@ class RowWalk {
       return (batch_ + sample) * view.sample_stride + channel_ * view.channel_stride +
              strided_offset(place, s.place_ndim, s.place_shape, view.place_stride);
     }
-  }
-  __device__ __forceinline__ const void* address(const ChannelView& view, const Spot& spot) const {
-    return static_cast<const T*>(view.data) + offset(view, spot);
-  }
-  /// From an access to the next, where all tensors have x's strides.
-  __device__ __forceinline__ int64_t step_bytes() const {
-    return static_cast<int64_t>(s.unit_step) * static_cast<int>(x_.place_stride[0]) * static_cast<int>(sizeof(T));
   }
   __device__ __forceinline__ bool whole(const Spot&) const { return true; }
   __device__ __forceinline__ bool inside(const Spot&, int) const { return true; }
@@ -289,7 +276,7 @@ class RowWalk {
   const ChannelSpace& s;
   const ChannelView& x_;
   int column_, line_, channel_;
-  Unit batch_, unit_, begin_, end_;
+  Unit batch_, unit_, end_;
   int64_t base_;
 };
 

@@ -10,6 +10,8 @@
 #include "cuda/channel_planes_forward.cuh"
 #include "cuda/channel_ring_backward.cuh"
 #include "cuda/channel_ring_forward.cuh"
+#include "cuda/channel_rows_backward.cuh"
+#include "cuda/channel_rows_forward.cuh"
 #include "cuda/channel_slab_backward.cuh"
 #include "cuda/channel_slab_forward.cuh"
 #include "cuda/launch.cuh"
@@ -82,8 +84,8 @@ Status with_activation(const ChannelPlan& plan, normact_activation_kind kind, Ru
     if constexpr (Walk::kWidth > 1) {
       if (plan.order == ChannelOrder::kept) return run(act, static_cast<Walk*>(nullptr), std::true_type{});
     }
-    if constexpr (Walk::kPlanes && !Walk::kEdges) {
-      return Status{NORMACT_INTERNAL, "planes of whole packs have no kernel for this plan"};
+    if constexpr (Walk::kWidth > 1 && !Walk::kEdges) {
+      return Status{NORMACT_INTERNAL, "planes of whole packs and rows have no kernel for this plan"};
     } else {
       return run(act, static_cast<Walk*>(nullptr), std::false_type{});
     }
@@ -96,7 +98,7 @@ Status with_activation(const ChannelPlan& plan, normact_activation_kind kind, Ru
 }
 
 /// The same with the walk of this access. That of elements has one instance for any activation; planes of whole packs
-/// that are not kept go as any others, where launches do not serve them.
+/// that are not kept go as any others, where launches do not serve them. Rows are kept.
 template <class T, class Run>
 Status with_instance(const ChannelPlan& plan, normact_activation_kind kind, Run run) {
   if constexpr (sizeof(T) < 8) {
@@ -226,13 +228,75 @@ Status launch_slab_backward(const BackwardProblem<Accumulator<T>>& p, const Chan
   });
 }
 
-/// run(passes, shape), launches of both passes over rows, around settle(shape).
-template <class Run, class Settle>
-Status launch_row_passes(const ChannelPlan& plan, Run run, Settle settle) {
-  const LaunchShape shape = channel_shape(plan).chained();
-  NORMACT_TRY(run(ChannelPasses::reduce, shape));
-  NORMACT_TRY(settle(channel_shape(plan.slabs * plan.settles_a_slab).chained()));
-  return run(ChannelPasses::apply, shape);
+/// The launches over rows that `passes` are: first(space, shape), settle(space, shape) between the passes, and
+/// second(space, shape). All of them start while the one before ends, as those over planes do (plane_shape).
+template <class Problem, class First, class Settle, class Second>
+Status launch_row_passes(const Problem& p, ChannelPasses passes, const ChannelPlan& plan, First first, Settle settle,
+                         Second second) {
+  const ChannelSpace reduce(p, plan, ChannelPasses::reduce);
+  if (passes != ChannelPasses::apply) NORMACT_TRY(first(reduce, channel_shape(plan).chained()));
+  if (passes == ChannelPasses::reduce) return {};
+  const bool both = passes == ChannelPasses::both;
+  if (both) NORMACT_TRY(settle(reduce, channel_shape(plan.slabs * plan.settles_a_slab).chained()));
+  const ChannelPlan last = plan.second_pass();
+  ChannelSpace apply(p, last, ChannelPasses::apply);
+  apply.has_sums = both;
+  const LaunchShape shape = channel_shape(last);
+  return second(apply, both ? shape.chained() : shape);
+}
+
+/// p: as it is planned, see set_geometry.
+template <class T>
+Status launch_row_forward(const ForwardProblem<Accumulator<T>>& p, ChannelPasses passes, const ChannelPlan& plan,
+                          const Launch& launch) {
+  using A = Accumulator<T>;
+  using Pass = RowForwardPass<T, Identity<Math<T>>>;
+  const ChannelWorkspace workspace(launch, plan);
+  auto* entries = static_cast<MomentsEntry<A>*>(workspace.entries());
+  auto* finals = static_cast<NumberPair<A>*>(workspace.finals());
+  return launch_row_passes(
+      p, passes, plan,
+      [&](const ChannelSpace& space, const LaunchShape& shape) {
+        return launch_kernel<channel_row_moments_kernel<T>>("row moments kernel launch", shape, launch, p, space,
+                                                            entries);
+      },
+      [&](const ChannelSpace& space, const LaunchShape& shape) {
+        return launch_kernel<channel_settle_kernel<Pass, ForwardProblem<A>, MomentsEntry<A>>>(
+            "channel norm settle kernel launch", shape, launch, p, space, entries, finals);
+      },
+      [&](const ChannelSpace& space, const LaunchShape& shape) {
+        return with_act<T>(p.activation.kind, [&](auto act) {
+          return launch_kernel<channel_row_forward_kernel<T, decltype(act)>>("channel row norm forward kernel launch",
+                                                                             shape, launch, p, space, finals);
+        });
+      });
+}
+
+template <class T>
+Status launch_row_backward(const BackwardProblem<Accumulator<T>>& p, ChannelPasses passes, const ChannelPlan& plan,
+                           const Launch& launch) {
+  using A = Accumulator<T>;
+  using Pass = RowBackwardPass<T, Identity<Math<T>>>;
+  const ChannelWorkspace workspace(launch, plan);
+  auto* entries = static_cast<NumberPair<A>*>(workspace.entries());
+  auto* finals = static_cast<NumberPair<A>*>(workspace.finals());
+  return with_act<T>(p.activation.kind, [&](auto act) {
+    using Act = decltype(act);
+    return launch_row_passes(
+        p, passes, plan,
+        [&](const ChannelSpace& space, const LaunchShape& shape) {
+          return launch_kernel<channel_row_sums_kernel<T, Act>>("row sums kernel launch", shape, launch, p, space,
+                                                                entries);
+        },
+        [&](const ChannelSpace& space, const LaunchShape& shape) {
+          return launch_kernel<channel_settle_kernel<Pass, BackwardProblem<A>, NumberPair<A>>>(
+              "channel norm settle kernel launch", shape, launch, p, space, entries, finals);
+        },
+        [&](const ChannelSpace& space, const LaunchShape& shape) {
+          return launch_kernel<channel_row_backward_kernel<T, Act>>("channel row norm backward kernel launch", shape,
+                                                                    launch, p, space, finals);
+        });
+  });
 }
 
 template <class T>
@@ -240,40 +304,23 @@ Status launch_forward_passes(const ChannelForward& problem, ChannelPasses passes
                              const Launch& launch) {
   using A = Accumulator<T>;
   const bool launches = plan.order == ChannelOrder::launches;
+  const ForwardProblem<A> p(problem);
   if constexpr (sizeof(T) < 8) {
-    if (launches && plan.access == ChannelAccess::planes) {
-      return launch_plane_forward<T>(problem, passes, plan, launch);
-    }
+    if (launches && goes_by_rows(plan.access)) return launch_row_forward<T>(p, passes, plan, launch);
+    if (launches) return launch_plane_forward<T>(problem, passes, plan, launch);
     if (plan.order == ChannelOrder::rings) return launch_ring_forward<T>(problem, plan, launch);
     if (plan.order == ChannelOrder::slabs) return launch_slab_forward<T>(problem, plan, launch);
   }
-  const ForwardProblem<A> p(problem);
   const ChannelWorkspace workspace(launch, plan);
-  const auto space_of = [&](ChannelPasses of) {
-    ChannelSpace space(p, plan, of);
-    space.set_extent(p.geometry, p.x);
-    return space;
-  };
-  const auto run = [&](ChannelPasses of, const LaunchShape& shape) {
-    return with_instance<T>(plan, p.activation.kind, [&](auto act, auto* walk, auto kept) {
-      using Walk = std::remove_pointer_t<decltype(walk)>;
-      return launch_kernel<channel_forward_kernel<T, decltype(act), Walk, decltype(kept)::value>>(
-          "channel norm forward kernel launch", shape, launch, p, space_of(of), workspace.entries(), workspace.finals(),
-          workspace.counters());
-    });
-  };
-  if constexpr (sizeof(T) < 8) {
-    if (launches) {
-      using Pass = ForwardPass<T, Identity<Math<T>>, RowWalk<T, kPackSize<T>>, false>;
-      return launch_row_passes(plan, run, [&](const LaunchShape& shape) {
-        return launch_kernel<channel_settle_kernel<Pass, ForwardProblem<A>, MomentsEntry<A>>>(
-            "channel norm settle kernel launch", shape, launch, p, space_of(ChannelPasses::both),
-            static_cast<MomentsEntry<A>*>(workspace.entries()), static_cast<NumberPair<A>*>(workspace.finals()));
-      });
-    }
-  }
+  ChannelSpace space(p, plan, passes);
+  space.set_extent(p.geometry, p.x);
   NORMACT_TRY(workspace.clear_counters(launch));
-  return run(passes, channel_shape(plan));
+  return with_instance<T>(plan, p.activation.kind, [&](auto act, auto* walk, auto kept) {
+    using Walk = std::remove_pointer_t<decltype(walk)>;
+    return launch_kernel<channel_forward_kernel<T, decltype(act), Walk, decltype(kept)::value>>(
+        "channel norm forward kernel launch", channel_shape(plan), launch, p, space, workspace.entries(),
+        workspace.finals(), workspace.counters());
+  });
 }
 
 template <class T>
@@ -321,41 +368,23 @@ Status launch_backward_passes(const BackwardProblem<Accumulator<T>>& p, const Ch
                               ChannelPasses passes, const ChannelPlan& plan, const Launch& launch) {
   using A = Accumulator<T>;
   const bool launches = plan.order == ChannelOrder::launches;
+  if (plan.units == 0) return {};
   if constexpr (sizeof(T) < 8) {
+    if (launches && goes_by_rows(plan.access)) return launch_row_backward<T>(p, passes, plan, launch);
+    if (launches) return launch_plane_backward<T>(problem, passes, plan, launch);
     if (plan.order == ChannelOrder::rings) return launch_ring_backward<T>(p, plan, launch);
     if (plan.order == ChannelOrder::slabs) return launch_slab_backward<T>(p, plan, launch);
-    if (launches && plan.access == ChannelAccess::planes) {
-      return launch_plane_backward<T>(problem, passes, plan, launch);
-    }
   }
-  if (plan.units == 0) return {};
   const ChannelWorkspace workspace(launch, plan);
-  const auto space_of = [&](ChannelPasses of) {
-    ChannelSpace space(p, plan, of);
-    space.set_extent(p.geometry, p.x);
-    return space;
-  };
-  const auto run = [&](ChannelSpace space, const LaunchShape& shape) {
-    return with_instance<T>(plan, p.activation.kind, [&](auto act, auto* walk, auto kept) {
-      using Walk = std::remove_pointer_t<decltype(walk)>;
-      return launch_kernel<channel_backward_kernel<T, decltype(act), Walk, decltype(kept)::value>>(
-          "channel norm backward kernel launch", shape, launch, p, space, workspace.entries(), workspace.finals(),
-          workspace.counters());
-    });
-  };
-  if constexpr (sizeof(T) < 8) {
-    if (launches) {
-      using Pass = BackwardPass<T, Identity<Math<T>>, RowWalk<T, kPackSize<T>>, false>;
-      const auto pass = [&](ChannelPasses of, const LaunchShape& shape) { return run(space_of(of), shape); };
-      return launch_row_passes(plan, pass, [&](const LaunchShape& shape) {
-        return launch_kernel<channel_settle_kernel<Pass, BackwardProblem<A>, NumberPair<A>>>(
-            "channel norm settle kernel launch", shape, launch, p, space_of(ChannelPasses::both),
-            static_cast<NumberPair<A>*>(workspace.entries()), static_cast<NumberPair<A>*>(workspace.finals()));
-      });
-    }
-  }
+  ChannelSpace space(p, plan, passes);
+  space.set_extent(p.geometry, p.x);
   NORMACT_TRY(workspace.clear_counters(launch));
-  return run(space_of(passes), channel_shape(plan));
+  return with_instance<T>(plan, p.activation.kind, [&](auto act, auto* walk, auto kept) {
+    using Walk = std::remove_pointer_t<decltype(walk)>;
+    return launch_kernel<channel_backward_kernel<T, decltype(act), Walk, decltype(kept)::value>>(
+        "channel norm backward kernel launch", channel_shape(plan), launch, p, space, workspace.entries(),
+        workspace.finals(), workspace.counters());
+  });
 }
 
 template <class T>

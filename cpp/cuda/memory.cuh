@@ -316,19 +316,6 @@ __device__ __forceinline__ void copy_async(SharedAddress shared, const void* glo
 #endif
 }
 
-/// The same, or nothing.
-__device__ __forceinline__ void copy_async_if(bool wanted, SharedAddress shared, const void* global) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile(
-      "{\n\t.reg .pred wanted;\n\tsetp.ne.u32 wanted, %2, 0;\n\t@wanted cp.async.cg.shared.global [%0], [%1], "
-      "16;\n\t}" ::"r"(shared),
-      "l"(global), "r"(static_cast<unsigned>(wanted))
-      : "memory");
-#else
-  if (wanted) copy_async(shared, global);
-#endif
-}
-
 /// The same for 4 bytes.
 __device__ __forceinline__ void copy_word_async(SharedAddress shared, const float* global) {
 #if __CUDA_ARCH__ >= 800

@@ -74,12 +74,19 @@ inline void check_cut(const normact::PlaneDivision& d) {
   CHECK(d.blocks() * normact::kChannelThreads >= d.numbers() * d.team);
 }
 
-/// Both passes have the same items, in one wave, for which there are blocks; what they leave has room.
+/// In both passes every row of every tile is in one part, which a block has; what the first leaves has room.
 inline void check_row_launches(const ChannelRequest& r, const ChannelPlan& plan) {
-  CHECK(plan.slabs_a_wave >= plan.slabs && !plan.waits_together() && plan.counter_bytes == 0);
-  CHECK(plan.blocks >= 1 && plan.blocks <= std::max<int64_t>(2 * 132, 2 * 108));
-  CHECK(plan.units_a_part * plan.parts >= plan.units && plan.units_a_part * (plan.parts - 1) < plan.units);
-  CHECK_EQ(plan.kept_bytes, normact::kLargeRingAccesses * normact::kChannelThreads * 16);
+  CHECK(!plan.waits_together() && plan.counter_bytes == 0 && plan.kept_bytes == 0 && plan.tiles_an_item == 1);
+  CHECK(plan.slabs / plan.batches * plan.tiles_a_slab >= plan.tiles && plan.tiles_a_slab <= plan.tiles);
+  CHECK_EQ(plan.parameter_bytes, normact::kTileNumbers * plan.tile * accumulator_bytes(r.dtype));
+  for (const ChannelPlan& pass : {plan, plan.second_pass()}) {
+    CHECK_EQ(pass.blocks, pass.slabs * pass.tiles_a_slab * pass.parts);
+    CHECK(pass.units_a_part * pass.parts >= pass.units && pass.units_a_part * (pass.parts - 1) < pass.units);
+    CHECK(pass.unit_step == pass.lines || pass.unit_step == pass.lines * pass.parts);
+    CHECK(pass.units_a_part <= 256 * pass.lines);  // fp32 bears sums of as many
+  }
+  CHECK_EQ(plan.second_pass().unit_step, plan.lines);
+  if (r.passes != ChannelPasses::both) return;
   const auto finals = static_cast<size_t>(plan.batches * plan.groups * 2 * accumulator_bytes(r.dtype));
   CHECK(plan.finals > 0 && plan.workspace_bytes >= plan.finals + finals);
 }

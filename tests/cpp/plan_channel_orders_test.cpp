@@ -45,7 +45,7 @@ TEST(what_fits_few_blocks_is_kept_by_clusters) {
   p.running.mean.data = memory;  // moments are left for these
   CHECK(goes(p) && plan_of(p).workspace_bytes >= 8 * 256 * 16);
   p.source = StatisticsSource::running;
-  CHECK(plan_of(p).order == ChannelOrder::single);
+  CHECK(plan_of(p).order == ChannelOrder::launches);
   CHECK(on_ampere(forward(Layout::rows, 8, 1280, 256, 32)).cluster == 1);
   CHECK(on_ampere(forward(Layout::rows, 2, 512, 65536, 32)).order != ChannelOrder::slabs);
 }

@@ -46,14 +46,21 @@ TEST(batch_norm_of_rows) {
 TEST(batch_norm_of_small_planes_goes_by_columns) {
   for (const DType dtype : {DType::bf16, DType::f32}) {
     const int64_t width = 16 / size_of(dtype);
-    const ChannelPlan plan = plan_of(forward(Layout::planes, 1024, 2048, 49, 0, dtype));
-    CHECK(plan.access == ChannelAccess::columns && plan.order == ChannelOrder::kept);
-    CHECK_EQ(plan.tile % (width * 49), 0);  // whole channels of whole packs
-    CHECK_EQ(plan.lanes * width, plan.tile);
-    CHECK_EQ(plan.groups_an_item * 49, plan.tile);
-    CHECK_EQ(plan.groups, 2048);
-    CHECK_EQ(plan.units, 1024);
+    const ChannelPlan kept = plan_of(forward(Layout::planes, 400, 520, 49, 0, dtype));
+    CHECK(kept.access == ChannelAccess::columns && kept.order == ChannelOrder::kept);
+    CHECK_EQ(kept.tile % (width * 49), 0);  // whole channels of whole packs
+    CHECK_EQ(kept.groups_an_item * 49, kept.tile);
+    const ChannelPlan twice = plan_of(forward(Layout::planes, 1024, 2048, 49, 0, dtype));
+    CHECK(twice.access == ChannelAccess::columns && twice.order == ChannelOrder::launches);
+    CHECK(twice.groups_an_item * 49 >= twice.tile);  // parts of channels, too
+    for (const ChannelPlan& plan : {kept, twice}) CHECK_EQ(plan.lanes * width, plan.tile);
+    CHECK_EQ(twice.groups, 2048);
+    CHECK_EQ(twice.units, 1024);
   }
+  const ChannelForward large = forward(Layout::planes, 1024, 2048, 49, 0);
+  CHECK(plan_of(backward(large)).access == ChannelAccess::columns);
+  CHECK(plan_channel(request_of(backward(large), ChannelPasses::reduce, 0), kHopper, ChannelTuning{}).access ==
+        ChannelAccess::planes);  // whose sums are of channels
   CHECK_EQ(plan_of(forward(Layout::planes, 32, 1024, 196, 0)).tile % 392, 0);  // two channels, at least
   const auto goes = [](ChannelForward p) { return plan_of(p).access == ChannelAccess::columns; };
   CHECK(goes(forward(Layout::planes, 8, 64, 4, 0)));                     // planes of less than a pack
@@ -66,7 +73,7 @@ TEST(batch_norm_of_small_planes_goes_by_columns) {
   CHECK(!goes(forward(Layout::planes, 32, 64, 49, 0, DType::f64)));
   ChannelForward p = forward(Layout::planes, 32, 64, 49, 0);
   p.source = StatisticsSource::running;
-  CHECK(goes(p) && plan_of(p).order == ChannelOrder::single);
+  CHECK(goes(p) && plan_of(p).order == ChannelOrder::launches);
   p = forward(Layout::planes, 32, 64, 49, 0);
   p.x.channel_stride = p.y.channel_stride = 56;
   CHECK(!goes(p));
@@ -81,10 +88,9 @@ TEST(batch_norm_of_small_planes_goes_by_columns) {
 TEST(larger_than_the_device_is_read_twice) {
   const ChannelPlan plan = plan_of(forward(Layout::rows, 256, 256, 3136, 0));
   CHECK(plan.order == ChannelOrder::launches);
-  CHECK_EQ(plan.tile, 256);
-  CHECK_EQ(plan.kept_bytes, normact::kLargeRingAccesses * normact::kChannelThreads * 16);
+  CHECK_EQ(plan.tile, 128);
   CHECK_EQ(plan.unit_step, plan.lines * plan.parts);  // blocks go through x side by side
-  CHECK(plan.slabs_a_wave == plan.slabs && plan.parts <= 2 * plan.blocks);
+  CHECK(plan.apply_parts > plan.parts);
   const ChannelPlan one = plan_of(forward(Layout::planes, 1, 1, 1 << 28, 0));
   CHECK(one.order == ChannelOrder::waves && one.counter_bytes > 0 && !one.waits_together());
 }
@@ -129,7 +135,7 @@ TEST(shared_memory_fits_every_device) {
   }
 }
 
-// The shapes of tests/python/test_channel_streams.py.
+// The shapes of tests/python/test_channel_rows.py.
 TEST(rows_that_are_read_twice_go_by_launches) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     const ChannelForward sets[] = {forward(Layout::rows, 10, 72, 14400, 0, dtype),
@@ -142,6 +148,11 @@ TEST(rows_that_are_read_twice_go_by_launches) {
     const ChannelPlan plan = plan_of(backward(forward(Layout::rows, 3, 1032, 9025, 0, dtype)));
     CHECK(plan.order == ChannelOrder::launches && plan.slabs > 1 && plan.tile < 1032);
     CHECK_EQ(plan.parameter_bytes, normact::kTileNumbers * plan.tile * 4);
+    const ChannelForward small = forward(Layout::planes, 48, 1032, 225, 0, dtype);
+    const ChannelPlan columns = plan_of(backward(small));
+    CHECK(columns.order == ChannelOrder::launches && columns.access == ChannelAccess::columns);
+    CHECK(columns.tile % 225 != 0);
+    check_division(small);
   }
 }
 
@@ -194,29 +205,6 @@ TEST(bits_of_two_packs_are_on_neighbouring_threads) {
   }
 }
 
-TEST(one_block_goes_through_all_rows_of_a_slab) {
-  constexpr DeviceInfo kTuring{75, 40, 64 * 1024 - 4096, {}};
-  uint8_t mask = 0;
-  int alone = 0;
-  for (const bool marks : {false, true}) {
-    for (int64_t samples = 1; samples < 130; samples += 7) {
-      for (const int64_t channels : {int64_t{24}, int64_t{40}, int64_t{48}, int64_t{72}, int64_t{1928}}) {
-        for (const int64_t places : {int64_t{5}, int64_t{6}, int64_t{32}}) {
-          for (const int64_t groups : {int64_t{0}, channels / 2}) {
-            ChannelForward p = forward(Layout::rows, samples, channels, places, groups);
-            if (marks && groups == 0) p.mask = &mask;  // row-major
-            const ChannelPlan plan = plan_channel(request_of(p, 0), kTuring, ChannelTuning{});
-            if (plan.order != ChannelOrder::solo) continue;
-            ++alone;
-            CHECK(plan.parts == 1 && plan.unit_step == plan.lines && plan.units_a_part == plan.units);
-          }
-        }
-      }
-    }
-  }
-  CHECK(alone > 0);
-}
-
 TEST(small_groups_need_nobody_else) {
   ChannelForward p = forward(Layout::rows, 256, 512, 256, 32);
   const ChannelPlan plan = plan_of(p);
@@ -236,9 +224,9 @@ TEST(teams_are_whole) {
 }
 
 TEST(entries_of_groups) {
-  ChannelPlan plan = plan_of(forward(Layout::rows, 32, 320, 4096, 32));  // tiles of 80 channels, 8 groups
-  CHECK_EQ(plan.tile, 80);
-  CHECK_EQ(plan.groups_an_item, 8);
+  ChannelPlan plan = plan_of(forward(Layout::rows, 32, 320, 4096, 32));  // groups of ten channels
+  CHECK_EQ(plan.tile, 112);
+  CHECK_EQ(plan.groups_an_item, 13);  // of which the first and the last may begin in another tile
   CHECK_EQ(plan.group_entries_at, 0);
   plan = plan_of(forward(Layout::rows, 3, 640, 900, 1));  // a group of ten tiles
   CHECK_EQ(plan.groups_an_item, 1);
@@ -274,7 +262,7 @@ TEST(one_pass_alone_waits_for_nothing) {
   CHECK_EQ(plan.workspace_bytes, size_t{0});
   p = forward(Layout::rows, 64, 256, 3136, 0);
   p.source = StatisticsSource::given;
-  CHECK(plan_of(p).order == ChannelOrder::single);
+  CHECK(plan_of(p).order == ChannelOrder::launches);
 }
 
 TEST(sm_margin_leaves_multiprocessors) {

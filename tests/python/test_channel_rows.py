@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch, group and instance norm of channels-last tensors that are read twice, by three launches, on a GPU.
+"""Norms of channels-last tensors, and of small planes side by side, that are read twice, by launches, on a GPU.
 
-tests/cpp/plan_channel_test.cpp holds that these shapes go so, the widest backward.
+tests/cpp/plan_channel_test.cpp holds that these shapes go so, the widest and the small planes backward.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from activation_cases import Kind
 from channel_cases import Problem, fused_problem
 from channel_checks import check, check_repeats
 from devices import Device
-from layouts import channels_last
+from layouts import channels_last, contiguous
 
 pytestmark = pytest.mark.cuda
 
@@ -43,8 +43,25 @@ PROBLEMS = {
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("kind", PROBLEMS)
-def test_streamed_sets(device: Device, dtype: str, kind: str) -> None:
+def test_channels_last(device: Device, dtype: str, kind: str) -> None:
     check(device, dataclasses.replace(PROBLEMS[kind], dtype=dtype), channels_last, channels_last)
+
+
+# Planes of 225 places, of which no tile begins and ends where a channel does.
+SMALL = fused_problem("batch_norm", (48, 1032, 15, 15), "float32")
+SMALL_PLANES = {
+    "batch": dataclasses.replace(PLAIN, shape=SMALL.shape),
+    "far": dataclasses.replace(SMALL, mean=1000.0, activation=Kind("silu")),
+    "add": SMALL,
+    "mask": dataclasses.replace(SMALL, slope_from="mask"),
+    "y": dataclasses.replace(SMALL, slope_from="y"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("kind", SMALL_PLANES)
+def test_small_planes(device: Device, dtype: str, kind: str) -> None:
+    check(device, dataclasses.replace(SMALL_PLANES[kind], dtype=dtype), contiguous, contiguous)
 
 
 @pytest.mark.parametrize("kind", ["batch", "add", "group silu"])
