@@ -7,10 +7,10 @@
 
 namespace normact::cuda {
 
-/// The bits of an access that lie in one byte (ChannelMask::together), from the lowest on. number: of its first
-/// element.
+/// The bits of an access that lie in one byte (ChannelMask::together), from the lowest on, from the L2 cache as packs
+/// are (load_pack_once). number: of its first element.
 __device__ __forceinline__ unsigned load_bits(const uint8_t* mask, int64_t number) {
-  return static_cast<unsigned>(mask[number / 8]) >> (number % 8);
+  return static_cast<unsigned>(__ldcg(mask + number / 8)) >> (number % 8);
 }
 
 /// Stores them. Of four they are half a byte: the neighbouring thread has the other half.

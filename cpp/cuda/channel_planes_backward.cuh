@@ -28,15 +28,15 @@ struct PlaneSlopes {
 #pragma unroll
     for (int k = 0; k < kLoads; ++k) {
       const int64_t at = part.place_or_last(pack + k * team.size).offset;
-      in->x[k] = load_pack(static_cast<const T*>(p.x.data) + at);
-      in->dy[k] = load_pack(static_cast<const T*>(p.dy.data) + at);
+      in->x[k] = load_pack_once(static_cast<const T*>(p.x.data) + at);
+      in->dy[k] = load_pack_once(static_cast<const T*>(p.dy.data) + at);
       if constexpr (kActs) {
-        if (third != nullptr) in->third[k] = load_pack(static_cast<const T*>(third->data) + at);
+        if (third != nullptr) in->third[k] = load_pack_once(static_cast<const T*>(third->data) + at);
       }
       if constexpr (kMasked<T, Act>) {
         if (p.mask != nullptr) {
           const int64_t number = part.element_number(min(pack + k * team.size, part.end - 1));
-          in->bits[k] = p.mask[number / 8] >> (number % 8);
+          in->bits[k] = __ldcg(p.mask + number / 8) >> (number % 8);
         }
       }
     }

@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kChannelThreads, 4)
   const auto load = [&](unsigned pack, Pack<T>(*in)[kLoads]) {
 #pragma unroll
     for (int k = 0; k < kLoads; ++k) {
-      (*in)[k] = load_pack(static_cast<const T*>(p.x.data) + part.place_or_last(pack + k * team.size).offset);
+      (*in)[k] = load_pack_once(static_cast<const T*>(p.x.data) + part.place_or_last(pack + k * team.size).offset);
     }
   };
   Pack<T> in[kLoads];

@@ -14,6 +14,17 @@
 
 namespace normact::cuda {
 
+/// A pack from the L2 cache, where all agree on memory: for what is read once, and before a kernel has waited for those
+/// that the stream ran before it (reduce.cuh).
+template <class T>
+__device__ __forceinline__ Pack<T> load_pack_once(const T* from) {
+  uint4 bits;
+  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+               : "l"(from));
+  return to_pack<T>(bits);
+}
+
 /// Streaming stores leave the cache to what is read again.
 template <class T>
 __device__ __forceinline__ void store_pack_streaming(T* to, const Pack<T>& pack) {
@@ -245,7 +256,7 @@ class RowWalk {
   __device__ __forceinline__ Access load(const ChannelView& view, const Spot& spot) const {
     const T* from = static_cast<const T*>(view.data) + offset(view, spot);
     if constexpr (kWidth > 1) {
-      return load_pack(from);
+      return load_pack_once(from);
     } else {
       return {*from};
     }

@@ -79,10 +79,10 @@ def run(device: TorchDevice, op: str, shape: tuple[int, ...], dtype: str, parame
         check(device, problem, layout, layout)
     if not batch:
         return len(problems)
-    given = arrays(device, fused)
-    forward(fused, given, return_mask=True)
-    parts(given)
-    return len(problems) + 2
+    forward(fused, arrays(device, fused), return_mask=True)
+    for layout in layouts[:2]:  # channels last these are the passes of the launches over rows
+        parts(arrays(device, fused, layout, layout))
+    return len(problems) + 1 + len(layouts[:2])
 
 
 def parts(given) -> None:
