@@ -45,6 +45,7 @@ struct RowPlan {
   int threads_per_row;  // in one block
   int vectors;          // packs, or runs, per thread and row, rounded up to an instantiated size
   int rows_per_block;   // rows that a block works on at the same time; of a tile
+  int lanes_a_sum;      // of a tile, backward: neighbouring lanes that share the sums of parameter gradients
   int cluster;          // blocks that share a row
   int packs_per_block;  // of a row, within a cluster
   int stages;           // rows in flight a thread group (where rows come in ahead)

@@ -8,14 +8,14 @@ namespace normact {
 namespace {
 
 /// Shared memory of a block; the kernels lay it out in this order.
-int64_t tile_bytes(const RowRequest& r, Direction direction, int lanes, int threads) {
+int64_t tile_bytes(const RowRequest& r, Direction direction, int lanes, int threads, int lanes_a_sum) {
   const bool forward = direction == Direction::forward;
   const int accumulator = accumulator_bytes(r.dtype);
   const int64_t rows = int64_t{lanes} * pack_size(r);
   const int64_t tensors = forward ? 1 : 2;
   const int64_t sums = (threads / kWarp + 1) * (forward ? 1 : 2) * rows;
   const int64_t statistics = forward ? 0 : 4 * rows;
-  const int64_t parameters = forward ? 0 : 2 * r.geometry.cols;
+  const int64_t parameters = 2 * r.geometry.cols * (forward ? 1 : 1 + lanes / lanes_a_sum);  // and their gradients
   return tensors * r.geometry.cols * lanes * kPackBytes + (sums + statistics + parameters) * accumulator;
 }
 
@@ -35,13 +35,18 @@ bool plan_tile(const RowRequest& r, const DeviceInfo& device, Direction directio
     // Eight columns a thread, or as many as it takes.
     const int64_t wanted = round_up(ceil_div(r.geometry.cols, 8) * lanes, kWarp);
     const int threads = static_cast<int>(std::min(most, wanted));
-    const int64_t bytes = tile_bytes(r, direction, lanes, threads);
-    if (bytes > share_of(device, lanes == 2 ? 1 : 2)) continue;
+    int lanes_a_sum = 1;
+    const int64_t share = share_of(device, lanes == 2 ? 1 : 2);
+    const auto bytes_of = [&] { return tile_bytes(r, direction, lanes, threads, lanes_a_sum); };
+    while (lanes_a_sum < lanes && bytes_of() > share) lanes_a_sum *= 2;
+    const int64_t bytes = bytes_of();
+    if (bytes > share) continue;
     const int64_t line = r.geometry.row_shape[r.geometry.row_ndim - 1];
     const int64_t tiles = ceil_div(r.geometry.rows / line * ceil_div(line, pack_size(r)), lanes);
     plan->threads = threads;
     plan->threads_per_row = threads / lanes;
     plan->rows_per_block = lanes * pack_size(r);
+    plan->lanes_a_sum = lanes_a_sum;
     plan->shared_bytes = static_cast<int>(bytes);
     plan->blocks = tiles;
     if (forward) return true;

@@ -16,27 +16,70 @@
 
 namespace normact::cuda {
 
-/// Sums over the lanes of a tile: every lane gets them.
+/// What some lanes add to the gradients of a column's parameters.
 template <class A>
-__device__ __forceinline__ A sum_over_lanes(A value, int lanes) {
-  for (int offset = 1; offset < lanes; offset *= 2) value += __shfl_xor_sync(kFullWarp, value, offset);
-  return value;
-}
+struct alignas(2 * sizeof(A)) ColumnSums {
+  A dweight, dbias;
+};
+
+/// Where they are: one for each lane, as long as there is room, so that no lane has to ask others.
+template <class A>
+struct TileSums {
+  ColumnSums<A>* at;
+  int lanes, folded;  // of a column; neighbouring lanes that share one
+  int own;            // this thread's
+  bool leads;         // of those that share it
+
+  __device__ __forceinline__ TileSums(A* memory, const TileSplit& split, const TileThread& thread)
+      : at(reinterpret_cast<ColumnSums<A>*>(memory)),
+        lanes(split.lanes / split.lanes_a_sum),
+        folded(split.lanes_a_sum),
+        own(thread.lane / split.lanes_a_sum),
+        leads(thread.lane % split.lanes_a_sum == 0) {}
+
+  __device__ __forceinline__ A* end(int cols) const { return reinterpret_cast<A*>(at + cols * lanes); }
+
+  /// All threads; a barrier is to follow.
+  __device__ __forceinline__ void clear(int cols) const {
+    for (int i = threadIdx.x; i < cols * lanes; i += blockDim.x) at[i] = {A(0), A(0)};
+  }
+  /// All lanes of a warp; valid: those that have the column.
+  __device__ __forceinline__ void add(int column, bool valid, A dweight, A dbias) const {
+    for (int offset = 1; offset < folded; offset *= 2) {
+      dweight += __shfl_xor_sync(kFullWarp, dweight, offset);
+      dbias += __shfl_xor_sync(kFullWarp, dbias, offset);
+    }
+    if (!valid || !leads) return;
+    ColumnSums<A>& of = at[column * lanes + own];
+    const ColumnSums<A> before = of;
+    of = {before.dweight + dweight, before.dbias + dbias};
+  }
+  /// All of a column, behind a barrier.
+  __device__ __forceinline__ ColumnSums<A> total(int column) const {
+    ColumnSums<A> sum = at[column * lanes];
+    for (int lane = 1; lane < lanes; ++lane) {
+      const ColumnSums<A> of = at[column * lanes + lane];
+      sum = {sum.dweight + of.dweight, sum.dbias + of.dbias};
+    }
+    return sum;
+  }
+};
 
 /// The statistics of a thread's rows. kHeld: in registers; but for a call to an activation, which leaves few, they are
-/// read from shared memory wherever they are needed, and so is the mean in the second pass, which needs most.
-template <class T, bool kHeld>
+/// read from shared memory wherever they are needed.
+template <class T, NormKind kKind, bool kHeld>
 struct TileStatistics {
   using A = Accumulator<T>;
   static constexpr int kSize = kPackSize<T>;
+  static constexpr bool kLayer = kKind == NormKind::layer;
   const A* from;  // means (zeros for rms), then as many rstd
   int rows;       // of a tile
-  A mean[kHeld ? kSize : 1];
+  A mean[kHeld && kLayer ? kSize : 1];
   A rstd[kHeld ? kSize : 1];
 
   __device__ __forceinline__ TileStatistics(const A* statistics, int tile_rows) : from(statistics), rows(tile_rows) {
     if constexpr (kHeld) {
-      load_shared_values(from, mean);
+      if constexpr (kLayer) load_shared_values(from, mean);
       load_shared_values(from + rows, rstd);
     }
   }
@@ -49,46 +92,45 @@ struct TileStatistics {
       load_shared_values(from + rows, value);
     }
   }
-
-  /// x to xhat.
-  template <bool kFirstPass>
-  __device__ __forceinline__ void normalize(A (&value)[kSize]) const {
-    A means[kSize], rstds[kSize];
-    get_rstd(rstds);
-    if constexpr (kHeld && kFirstPass) {
+  /// x to x - mean.
+  __device__ __forceinline__ void centre(A (&value)[kSize]) const {
+    if constexpr (kLayer) {
+      A means[kSize];
+      if constexpr (kHeld) {
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) means[j] = mean[j];
-    } else {
-      load_shared_values(from, means);
+        for (int j = 0; j < kSize; ++j) means[j] = mean[j];
+      } else {
+        load_shared_values(from, means);
+      }
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) value[j] -= means[j];
     }
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) value[j] = normalized(value[j], means[j], rstds[j]);
   }
 };
 
-/// A thread's pack of x as xhat, and of dy as the gradient of the affine norm.
-template <class T, bool kFirstPass, class Problem, class Statistics, class A = Accumulator<T>>
+/// A thread's pack of x as x - mean, and of dy as the gradient of the affine norm.
+template <class T, class Problem, class Statistics, class A = Accumulator<T>>
 __device__ __forceinline__ void load_gradients(const Problem& p, const TileUnit& unit, SharedAddress x_slot,
-                                               SharedAddress dy_slot, const TileColumn& column,
-                                               const Statistics& statistics, A weight, A (&xhat)[kPackSize<T>],
-                                               A (&gradient)[kPackSize<T>]) {
+                                               SharedAddress dy_slot, const Statistics& statistics, A weight, A bias,
+                                               A (&centred)[kPackSize<T>], A (&gradient)[kPackSize<T>]) {
   constexpr int kSize = kPackSize<T>;
   if constexpr (std::is_same_v<Problem, RowBackward>) {
     unpack(own_pack<T>(unit, dy_slot), gradient);
   } else {
-    const A bias = column_parameter<T>(p.bias, column, A(0), A(0));
+    A rstd[kSize];
     Values<A, kSize> h;
     unpack(own_pack<T>(unit, x_slot), h.value);
-    statistics.template normalize<kFirstPass>(h.value);
+    statistics.centre(h.value);
+    statistics.get_rstd(rstd);
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) h.value[j] = affine(h.value[j], weight, bias);
+    for (int j = 0; j < kSize; ++j) h.value[j] = affine(h.value[j] * rstd[j], weight, bias);
     h = activation_slopes<T>(h, p);  // takes the registers: what was read is read again
     unpack(own_pack<T>(unit, dy_slot), gradient);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) gradient[j] *= h.value[j];
   }
-  unpack(own_pack<T>(unit, x_slot), xhat);
-  statistics.template normalize<kFirstPass>(xhat);
+  unpack(own_pack<T>(unit, x_slot), centred);
+  statistics.centre(centred);
 }
 
 /// The second pass: dx of the thread's columns. As soon as a pack of x and dy has been used, what the next tile has
@@ -97,17 +139,19 @@ template <class T, NormKind kKind, bool kPacks, class Problem, class Statistics,
 __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<A>& scalars, const TileSplit& split,
                                                 const TileUnit& unit, const TileUnit& next, const TileThread& thread,
                                                 SharedAddress x_tile, SharedAddress dy_tile, const Statistics& rows,
-                                                A (&sum)[kSums][kPackSize<T>], const A* sums) {
+                                                const TileParameters<A>& parameters, A (&sum)[kSums][kPackSize<T>],
+                                                const A* sums) {
   constexpr int kSize = kPackSize<T>;
   constexpr bool kLayer = kKind == NormKind::layer;
   constexpr bool kActivated = !std::is_same_v<Problem, RowBackward>;
+  constexpr int kUnroll = kActivated ? 1 : 2;
   const RowGeometry& g = p.geometry;
-  A rstd[kSize], c1[kSize], c2[kSize];
+  A rstd[kSize], c1[kSize], c2[kSize];  // c2 of x - mean instead of xhat
   const auto find_factors = [&] {
     rows.get_rstd(rstd);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
-      c2[j] = sum[0][j] * scalars.reciprocal_cols * rstd[j];
+      c2[j] = sum[0][j] * scalars.reciprocal_cols * rstd[j] * rstd[j];
       c1[j] = kLayer ? sum[kLayer][j] * scalars.reciprocal_cols * rstd[j] : A(0);
     }
   };
@@ -116,16 +160,16 @@ __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<
   T* const dx = unit.in<T>(p.dx, g);
   const T* const next_x = next.in<const T>(p.x, g);
   const T* const next_dy = next.in<const T>(p.dy, g);
-#pragma unroll 1
+#pragma unroll kUnroll
   for (int column = thread.group; column < static_cast<int>(g.cols); column += thread.groups) {
     const TileColumn at(split, column);
     Pack<T> addend{};
     if (!kActivated && p.dresidual.data != nullptr)
       addend = load_unit<T, kPacks>(addends + at.in(p.dresidual), unit.rows);
-    const A weight = column_parameter<T>(p.weight, at, A(1), scalars.weight_offset);
+    const A weight = parameters.weights[column];
     const SharedAddress x_slot = thread.slot(x_tile, column), dy_slot = thread.slot(dy_tile, column);
-    A xhat[kSize], gradient[kSize];
-    load_gradients<T, false>(p, unit, x_slot, dy_slot, at, rows, weight, xhat, gradient);
+    A centred[kSize], gradient[kSize];
+    load_gradients<T>(p, unit, x_slot, dy_slot, rows, weight, parameters.biases[column], centred, gradient);
     if constexpr (kActivated) {  // again: the call takes the registers
       load_shared_values(sums, sum[0]);
       if constexpr (kLayer) load_shared_values(sums + split.lanes * kSize, sum[kLayer]);
@@ -133,9 +177,9 @@ __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<
     }
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
-      gradient[j] = input_gradient(gradient[j] * weight, xhat[j], rstd[j], c1[j], c2[j]);
+      gradient[j] = input_gradient(gradient[j] * weight, centred[j], rstd[j], c1[j], c2[j]);
     }
-    const TileColumn again(split, column);
+    const TileColumn again(split, column);  // a call takes the registers
     if (p.dresidual.data != nullptr) {
       if (kActivated) addend = load_unit<T, kPacks>(addends + again.in(p.dresidual), unit.rows);
       A value[kSize];
@@ -161,6 +205,7 @@ __global__ void __launch_bounds__(kTileBackwardThreads, kActivated ? 1 : 2)
   using A = Accumulator<T>;
   constexpr int kSize = kPackSize<T>;
   constexpr bool kLayer = kKind == NormKind::layer;
+  constexpr int kUnroll = kActivated ? 1 : 2;
   extern __shared__ __align__(128) char shared[];
   const RowGeometry& g = p.geometry;
   const int cols = static_cast<int>(g.cols);
@@ -172,12 +217,9 @@ __global__ void __launch_bounds__(kTileBackwardThreads, kActivated ? 1 : 2)
   const int tile_rows = split.lanes * kSize;
   A* const memory = reinterpret_cast<A*>(shared + 2 * static_cast<size_t>(cols) * split.lanes * kPackBytes);
   A* const statistics = memory + (blockDim.x / kWarp + 1) * 2 * tile_rows;  // of this tile and of the next
-  // Parameter sums, at the end, where nothing needs alignment any more. Lane 0 of a group has those of its columns.
-  A* const dweight = statistics + 4 * tile_rows;
-  A* const dbias = dweight + cols;
-  if (thread.lane == 0) {
-    for (int column = thread.group; column < cols; column += thread.groups) dweight[column] = dbias[column] = A(0);
-  }
+  const TileSums<A> parameter_sums(statistics + 4 * tile_rows, split, thread);
+  const TileParameters<A> parameters(parameter_sums.end(cols), cols);
+  parameter_sums.clear(cols);
   // The first group brings in the statistics for all.
   const auto fetch_statistics = [&](const TileUnit& unit, int parity) {
     if (thread.group != 0) return;
@@ -186,6 +228,7 @@ __global__ void __launch_bounds__(kTileBackwardThreads, kActivated ? 1 : 2)
     unit.fetch_statistic<kSize>(p.rstd, g, to + tile_rows);
   };
   start_after_previous();
+  parameters.template fill<T>(p, scalars, split);
 
   unsigned first = blockIdx.x * split.lanes;  // unit of the tile
   TileUnit next(split, first + thread.lane, kSize);
@@ -198,55 +241,49 @@ __global__ void __launch_bounds__(kTileBackwardThreads, kActivated ? 1 : 2)
     const TileUnit unit = next;
     next = TileUnit(split, first + step + thread.lane, kSize);
     wait_copies<0>();
-    __syncthreads();  // the statistics are there
-    const TileStatistics<T, !kActivated> rows(statistics + parity * 2 * tile_rows + thread.lane * kSize, tile_rows);
+    __syncthreads();  // the statistics and parameters are there
+    const TileStatistics<T, kKind, !kActivated> rows(statistics + parity * 2 * tile_rows + thread.lane * kSize, tile_rows);
 
     A sum[kLayer ? 2 : 1][kSize] = {};
-    // A warp's shuffles need all of its lanes, also those of a group that has a column less.
-    const int rounds = (cols + thread.groups - 1) / thread.groups;
-#pragma unroll 1
-    for (int round = 0; round < rounds; ++round) {
-      const int column = thread.group + round * thread.groups;
-      const bool valid = column < cols;
+    const auto reduce = [&](int column, auto valid) {
       A dw = A(0), db = A(0);
       if (valid) {
-        const TileColumn at(split, column);
-        const A weight = column_parameter<T>(p.weight, at, A(1), scalars.weight_offset);
-        A xhat[kSize], gradient[kSize];
-        load_gradients<T, true>(p, unit, thread.slot(x_tile, column), thread.slot(dy_tile, column), at, rows, weight,
-                                xhat, gradient);
+        const A weight = parameters.weights[column];
+        A centred[kSize], gradient[kSize], rstd[kSize];
+        load_gradients<T>(p, unit, thread.slot(x_tile, column), thread.slot(dy_tile, column), rows, weight,
+                          parameters.biases[column], centred, gradient);
+        rows.get_rstd(rstd);
 #pragma unroll
         for (int j = 0; j < kSize; ++j) {
-          const A product = gradient[j] * xhat[j];
+          const A product = gradient[j] * (centred[j] * rstd[j]);
           dw += product;
           db += gradient[j];
           sum[0][j] += product * weight;
           if constexpr (kLayer) sum[kLayer][j] += gradient[j] * weight;
         }
       }
-      if (gradients) {
-        dw = sum_over_lanes(dw, thread.lanes);
-        db = sum_over_lanes(db, thread.lanes);
-        if (valid && thread.lane == 0) {
-          dweight[column] += dw;
-          dbias[column] += db;
-        }
-      }
-    }
+      if (gradients) parameter_sums.add(column, valid, dw, db);
+    };
+    const int rounds = cols / thread.groups;
+#pragma unroll kUnroll
+    for (int round = 0; round < rounds; ++round) reduce(thread.group + round * thread.groups, std::true_type());
+    const int last = thread.group + rounds * thread.groups;  // of some groups
+    if (rounds * thread.groups < cols) reduce(last, last < cols);
     const A* const sums = tile_sum(sum, thread, memory);
     fetch_statistics(next, parity ^ 1);  // read last before the barriers of this tile's sums
-    write_gradients<T, kKind, kPacks>(p, scalars, split, unit, next, thread, x_tile, dy_tile, rows, sum, sums);
+    write_gradients<T, kKind, kPacks>(p, scalars, split, unit, next, thread, x_tile, dy_tile, rows, parameters, sum, sums);
     if constexpr (!kPacks) {
       fetch_unit<T, false>(p.x, g, split, next, thread, x_tile);
       fetch_unit<T, false>(p.dy, g, split, next, thread, dy_tile);
     }
     commit_copies();
   }
-  if (thread.lane != 0) return;
+  __syncthreads();
   const Partials<A> partials(p, workspace, gridDim.x, blockIdx.x);
-  for (int column = thread.group; column < cols; column += thread.groups) {
-    if (partials.dweight != nullptr) partials.dweight[column] = dweight[column];
-    if (partials.dbias != nullptr) partials.dbias[column] = dbias[column];
+  for (int column = threadIdx.x; column < cols; column += blockDim.x) {
+    const ColumnSums<A> total = parameter_sums.total(column);
+    if (partials.dweight != nullptr) partials.dweight[column] = total.dweight;
+    if (partials.dbias != nullptr) partials.dbias[column] = total.dbias;
   }
 }
 

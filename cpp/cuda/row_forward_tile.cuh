@@ -74,10 +74,12 @@ __global__ void __launch_bounds__(kTileForwardThreads, 2)
   const TileUnit unit(split, blockIdx.x * split.lanes + thread.lane, kSize);
   const SharedAddress tile = shared_address(shared);
   A* const memory = reinterpret_cast<A*>(shared + static_cast<size_t>(cols) * split.lanes * kPackBytes);
+  const TileParameters<A> parameters(memory + (blockDim.x / kWarp + 1) * split.lanes * kSize, cols);
   start_after_previous();
 
   fetch_unit<T, kPacks>(p.x, g, split, unit, thread, tile);
   commit_copies();
+  parameters.template fill<T>(p, scalars, split);  // there behind the barriers of the first sum
   wait_copies<0>();
   A mean[1][kSize] = {}, square[1][kSize] = {};
   if (kLayer || p.residual.data != nullptr) sum_columns<T, kPacks>(p, split, unit, thread, tile, mean[0]);
@@ -110,9 +112,7 @@ __global__ void __launch_bounds__(kTileForwardThreads, 2)
   T* const y = unit.in<T>(p.y, g);
 #pragma unroll kUnroll
   for (int column = thread.group; column < cols; column += thread.groups) {
-    const TileColumn at(split, column);
-    const A weight = column_parameter<T>(p.weight, at, A(1), scalars.weight_offset);
-    const A bias = column_parameter<T>(p.bias, at, A(0), A(0));
+    const A weight = parameters.weights[column], bias = parameters.biases[column];
     A value[kSize];
     unpack(own_pack<T>(unit, thread.slot(tile, column)), value);
 #pragma unroll

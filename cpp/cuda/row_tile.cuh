@@ -18,6 +18,7 @@ namespace normact::cuda {
 /// How the rows are cut; they are fewer than 2^31.
 struct TileSplit {
   int lanes;  // units of a tile; a power of two up to 8
+  int lanes_a_sum;  // of these, neighbours whose gradients of parameters are one sum; a power of two
   int line;   // rows
   unsigned units;
   Divisor line_units;
@@ -25,6 +26,7 @@ struct TileSplit {
 
   TileSplit(const RowGeometry& g, const RowPlan& plan, int unit_rows)
       : lanes(plan.rows_per_block / unit_rows),
+        lanes_a_sum(plan.lanes_a_sum),
         line(static_cast<int>(g.row_shape[g.row_ndim - 1])),
         line_units(static_cast<unsigned>((line + unit_rows - 1) / unit_rows)),
         inner_cols(g.col_ndim > 1 ? static_cast<unsigned>(g.col_shape[1]) : 1) {
@@ -222,12 +224,25 @@ __device__ __forceinline__ const A* tile_sum(A (&value)[kCount][kSize], const Ti
   return result + thread.lane * kSize;
 }
 
-/// The weight (with its offset) or bias of one column; where there is none, `otherwise`.
-template <class T>
-__device__ __forceinline__ Accumulator<T> column_parameter(const Operand& operand, const TileColumn& column,
-                                                           Accumulator<T> otherwise, Accumulator<T> offset) {
-  if (operand.data == nullptr) return otherwise;
-  return effective_weight(Parameter<T>(operand).at(column.in(operand)), offset);
-}
+/// Weights, with their offset, and biases of all columns, in shared memory: 1 and 0 where there are none.
+template <class A>
+struct TileParameters {
+  A* weights;
+  A* biases;
+
+  __device__ __forceinline__ TileParameters(A* at, int cols) : weights(at), biases(at + cols) {}
+
+  /// All threads; a barrier is to follow.
+  template <class T, class Problem>
+  __device__ __forceinline__ void fill(const Problem& p, const Scalars<A>& scalars, const TileSplit& split) const {
+    for (int column = threadIdx.x; column < static_cast<int>(p.geometry.cols); column += blockDim.x) {
+      const TileColumn at(split, column);
+      weights[column] = p.weight.data != nullptr
+                            ? effective_weight(Parameter<T>(p.weight).at(at.in(p.weight)), scalars.weight_offset)
+                            : A(1);
+      biases[column] = p.bias.data != nullptr ? Parameter<T>(p.bias).at(at.in(p.bias)) : A(0);
+    }
+  }
+};
 
 }  // namespace normact::cuda

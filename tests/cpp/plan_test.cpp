@@ -118,13 +118,13 @@ struct GoldenTile {
 TEST(tiles_of_an_h200) {
   const RowAccess kLines = RowAccess::lines;
   const GoldenTile table[] = {
-      {lines(64, 256, 56 * 56, DType::bf16), 256, 32, 64, 35072, 3136, 256, 32, 64, 73216, 264},
-      {lines(64, 256, 56 * 56, DType::f32), 256, 32, 32, 33920, 6272, 256, 32, 32, 70400, 264},
-      {lines(32, 96, 224 * 224, DType::bf16), 96, 12, 64, 13312, 25088, 96, 12, 64, 28416, 792},
-      {lines(8, 384, 14 * 14, DType::bf16, kLines), 384, 48, 64, 52480, 25, 320, 40, 64, 108032, 25},
-      {lines(8, 1536, 7 * 7, DType::bf16, kLines), 512, 128, 32, 100480, 14, 320, 160, 16, 112256, 28},
-      {lines(2, 4096, 64, DType::f16), 512, 256, 16, 132160, 8, 320, 160, 16, 296832, 0},
-      {lines(2, 3, 64, DType::bf16), 32, 4, 64, 896, 2, 32, 4, 64, 2840, 2},
+      {lines(64, 256, 56 * 56, DType::bf16), 256, 32, 64, 37120, 3136, 256, 32, 64, 89600, 264},
+      {lines(64, 256, 56 * 56, DType::f32), 256, 32, 32, 35968, 6272, 256, 32, 32, 86784, 264},
+      {lines(32, 96, 224 * 224, DType::bf16), 96, 12, 64, 14080, 25088, 96, 12, 64, 34560, 792},
+      {lines(8, 384, 14 * 14, DType::bf16, kLines), 384, 48, 64, 55552, 25, 320, 40, 64, 111104, 25},
+      {lines(8, 1536, 7 * 7, DType::bf16, kLines), 512, 128, 32, 112768, 14, 320, 160, 16, 136832, 28},
+      {lines(2, 4096, 64, DType::f16), 512, 256, 16, 164928, 8, 320, 160, 16, 296832, 0},
+      {lines(2, 3, 64, DType::bf16), 32, 4, 64, 920, 2, 32, 4, 64, 3032, 2},
   };
   for (const GoldenTile& g : table) {
     const RowPlan f = forward(g.request);
@@ -168,6 +168,7 @@ TEST(every_tile_fits_the_device_whatever_the_rows_and_the_alignment) {
             CHECK(lanes == 2 || lanes == 4 || lanes == 8);
             CHECK(plan.threads_per_row * lanes == plan.threads && plan.blocks >= 1);
             CHECK_EQ(plan.rows_per_block, lanes * 16 / size_of(dtype));
+            CHECK(plan.lanes_a_sum >= 1 && lanes % plan.lanes_a_sum == 0);
           }
         }
       }
