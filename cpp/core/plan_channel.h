@@ -20,13 +20,13 @@
 namespace normact {
 
 constexpr int kChannelThreads = 256;
-constexpr int kRingChunks = 16;     // of a ring, at most (RingDivision::slots)
-constexpr int kRingChannels = 128;  // of a block's part of a set, at most, if several
-constexpr int kRingTeam = 160;      // blocks that share a set, at most
-constexpr int kRingDepth = 6;       // sets whose sums are exchanged at the same time
-constexpr int kRingSums = 4;        // sets whose sums of rounds are there: taken, being taken, and left as entries
+constexpr int kRingChunks = 16;        // of a ring, at most (RingDivision::slots)
+constexpr int kRingChannels = 128;     // of a block's part of a set, at most, if several
+constexpr int kRingTeam = 160;         // blocks that share a set, at most
+constexpr int kRingDepth = 6;          // sets whose sums are exchanged at the same time
+constexpr int kRingSums = 4;           // sets whose sums of rounds are there: taken, being taken, and left as entries
 constexpr int kMostSlabAccesses = 32;  // of a thread: fp32 bears sums of some hundred elements
-constexpr int kTileNumbers = 6;     // launches: of a channel, that the rows of a block have in common
+constexpr int kTileNumbers = 6;        // launches: of a channel, that the rows of a block have in common
 
 /// How the tensors of x's shape are accessed.
 enum class ChannelAccess : uint8_t {
@@ -120,7 +120,7 @@ struct ChannelPlan {
   int64_t parts;
   int64_t unit_step;  // rows: from one unit of a thread to the next; more than `lines` where parts are interleaved
   int64_t apply_units, apply_parts;  // launches over rows: units of a part in the second pass, and parts
-  int64_t tiles;      // of a batch
+  int64_t tiles;                     // of a batch
   int64_t tiles_a_slab;
   int tiles_an_item;  // neighbours
   int64_t slabs;      // of all batches
@@ -206,12 +206,12 @@ struct ChannelTuning {
   int64_t row_lanes = 16, column_lanes = 64;  // of a tile of these, at most
   int64_t least_row_accesses = 4, most_row_accesses = 256;  // of a thread in a part: fp32 bears sums of some hundred
   int64_t apply_accesses = 8;  // of a thread in a part of the second pass, at most, for each number that it fetches
-  int kept_blocks = 2;                       // a multiprocessor, or one
-  int kept_delay = 190;                      // nanoseconds an access (ChannelPlan::delay)
-  int64_t team_packs = 512;                  // launches: largest set of a team that is not a block
-  int64_t whole_packs = 20;                  // a thread of a set that is not cut
-  int64_t least_sets = 256;                  // fewer are cut
-  int64_t plane_parts = 1024;                // of sets that are cut
+  int kept_blocks = 2;         // a multiprocessor, or one
+  int kept_delay = 190;        // nanoseconds an access (ChannelPlan::delay)
+  int64_t team_packs = 512;    // launches: largest set of a team that is not a block
+  int64_t whole_packs = 20;    // a thread of a set that is not cut
+  int64_t least_sets = 256;    // fewer are cut
+  int64_t plane_parts = 1024;  // of sets that are cut
   int64_t least_packs = 4, most_packs = 16;  // a thread of a set that is cut
   int64_t kept_plane_bytes = 6 << 10;  // of sets that are kept rather than gone through by launches: planes, at least
   int64_t kept_bytes = 32 << 20;       // x, at least
@@ -227,7 +227,7 @@ struct ChannelTuning {
   int64_t ring_team_bytes = 32 << 20;                           // in teams that are no clusters
   int64_t forward_rounds = 2, backward_rounds = 1;  // kept rows whose blocks wait for others: items that a block has
                                                     // after each other, at most; a forward with an addend as a backward
-  int kept_teams = 2;  // at work at the same time, at least, where not everything is
+  int kept_teams = 2;                               // at work at the same time, at least, where not everything is
 };
 
 ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning);

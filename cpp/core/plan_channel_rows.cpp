@@ -23,9 +23,9 @@ bool fit(const ChannelRequest& r, const DeviceInfo& device, int64_t lanes, int64
 }
 
 /// Packs of a tile: whole rows, or parts of one size that leave fewer threads without work, and pairs of packs together
-/// where these have a byte of a mask. The narrower tiles are, the fewer blocks leave an entry of each channel, which are
-/// to be added up; memory is read as fast by 256 bytes of a row as by all of it. Columns are many, and their entries of
-/// groups. 0: not so many blocks fit.
+/// where these have a byte of a mask. The narrower tiles are, the fewer blocks leave an entry of each channel, which
+/// are to be added up; memory is read as fast by 256 bytes of a row as by all of it. Columns are many, and their
+/// entries of groups. 0: not so many blocks fit.
 int64_t lanes_of_rows(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, int64_t blocks) {
   const int64_t packs = r.geometry.channels / width_of(r);
   const int64_t least = r.marks && width_of(r) == 4 && packs % 2 == 0 ? 2 : 1;
@@ -53,8 +53,8 @@ int64_t tile_of_rows(const ChannelRequest& r, const DeviceInfo& device, const Ch
 }
 
 /// The first pass: a part for each of the blocks that run at the same time, or for several rounds of them, where a
-/// thread's sums would grow too long or strips leave blocks without work. Parts lie between each other, so that blocks go
-/// down the rows side by side.
+/// thread's sums would grow too long or strips leave blocks without work. Parts lie between each other, so that blocks
+/// go down the rows side by side.
 void divide_first(const ChannelTuning& tuning, int64_t blocks, int64_t strips, ChannelPlan* plan) {
   constexpr int64_t kMoreRounds = 3, kPartAccesses = 12;  // a part costs as much beside its accesses
   const int64_t turns = ceil_div(plan->units, plan->lines);
@@ -73,14 +73,14 @@ void divide_first(const ChannelTuning& tuning, int64_t blocks, int64_t strips, C
   plan->unit_step = plan->lines * plan->parts;
 }
 
-/// The second pass: a part is a few rows one after the other, more where a block begins with more work, to fetch numbers
-/// of channels or to wait for several tensors; fewer where blocks would be without work.
+/// The second pass: a part is a few rows one after the other, more where a block begins with more work, to fetch
+/// numbers of channels or to wait for several tensors; fewer where blocks would be without work.
 void divide_second(const ChannelRequest& r, const ChannelTuning& tuning, int64_t blocks, int64_t strips,
                    ChannelPlan* plan) {
   const int64_t turns = ceil_div(plan->units, plan->lines);
   const int64_t fetches = ceil_div(plan->tile, kChannelThreads) * (r.staged > 1 ? 2 : 1);
-  const int64_t a_part = std::clamp(ceil_div(strips * turns, 2 * blocks), tuning.least_row_accesses,
-                                    fetches * tuning.apply_accesses);
+  const int64_t a_part =
+      std::clamp(ceil_div(strips * turns, 2 * blocks), tuning.least_row_accesses, fetches * tuning.apply_accesses);
   plan->apply_units = a_part * plan->lines;
   plan->apply_parts = ceil_div(plan->units, plan->apply_units);
 }
@@ -89,7 +89,8 @@ void divide_second(const ChannelRequest& r, const ChannelTuning& tuning, int64_t
 
 bool plan_rows(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* to) {
   // Tables of sums are of channels, and so are entries; those of columns are of groups.
-  if (!goes_by_rows(r.access) || (r.access == ChannelAccess::columns && r.passes == ChannelPasses::reduce)) return false;
+  if (!goes_by_rows(r.access) || (r.access == ChannelAccess::columns && r.passes == ChannelPasses::reduce))
+    return false;
   ChannelPlan& plan = *to;
   const int64_t blocks_an_sm = r.tensors > 1 ? tuning.row_pair_blocks : tuning.row_blocks;
   const int64_t resident = std::max<int64_t>(1, device.multiprocessors - r.sm_margin) * blocks_an_sm;

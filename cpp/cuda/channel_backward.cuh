@@ -157,8 +157,8 @@ struct BackwardPass {
 
   __device__ __forceinline__ void reduce_tile(const ChannelTile& tile, Walk& walk, KeptPacks& kept,
                                               NumberPair<A> (&sums)[kOwned]) const {
-    with_slope<T, Act, kMasked<T, Act>>(
-        p, [&](auto from) { reduce_from<decltype(from)::value>(tile, walk, kept, sums); });
+    with_slope<T, Act, kMasked<T, Act>>(p,
+                                        [&](auto from) { reduce_from<decltype(from)::value>(tile, walk, kept, sums); });
   }
 
   template <SlopeFrom kFrom>

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cuda/channel_moments.cuh"
+#include "cuda/channel_statistics.cuh"
 
 namespace normact::cuda {
 

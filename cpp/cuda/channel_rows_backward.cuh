@@ -135,8 +135,7 @@ __device__ __forceinline__ void row_gradient(const RowBackwardPass<T, Act>& pass
   const TileNumbers<A> numbers(pass.s);
   numbers.template fill<6>(tile, [&](int column, A(&number)[6]) {
     slopes.constants_of(tile, column, number);
-    const NumberPair<A> c =
-        pass.correction(tile.batch, tile.first + column, tile.first_group, number[Slopes::kScale]);
+    const NumberPair<A> c = pass.correction(tile.batch, tile.first + column, tile.first_group, number[Slopes::kScale]);
     number[Slopes::kFirst] = c.first;
     number[Slopes::kSecond] = c.second * number[Slopes::kRstd];  // of x - mean instead of xhat
   });

@@ -28,9 +28,7 @@ __global__ void __launch_bounds__(kChannelThreads, 3)
   Walk walk(s, tile, p.x);
   RowAccesses<kLoads, Walk> accesses(walk);
   start_after_previous();
-  const auto load = [&](const auto& spot, Pack<T>(*in)[kLoads]) {
-    fetch<false>(walk, p.x, spot, KeptPacks(), 0, *in);
-  };
+  const auto load = [&](const auto& spot, Pack<T>(*in)[kLoads]) { fetch<false>(walk, p.x, spot, KeptPacks(), 0, *in); };
   Pack<T> in[kLoads];
   typename Walk::Spot first[kLoads];
   accesses.look(first);
@@ -81,9 +79,7 @@ __global__ void __launch_bounds__(kChannelThreads, 3)
   const ChannelTile tile = item.tile(s, 0);
   Walk walk(s, tile, p.x);
   RowAccesses<kLoads, Walk> accesses(walk);
-  const auto load = [&](const auto& spot, Pack<T>(*in)[kLoads]) {
-    fetch<false>(walk, p.x, spot, KeptPacks(), 0, *in);
-  };
+  const auto load = [&](const auto& spot, Pack<T>(*in)[kLoads]) { fetch<false>(walk, p.x, spot, KeptPacks(), 0, *in); };
   Pack<T> in[kLoads];
   typename Walk::Spot first[kLoads];
   accesses.look(first);

@@ -2,80 +2,15 @@
 // From a plan to the kernel instances that carry it out: batch, group and instance norm of one element type.
 #pragma once
 
-#include <initializer_list>
-
-#include "cuda/channel_finish.cuh"
-#include "cuda/channel_launchers.h"
 #include "cuda/channel_planes_backward.cuh"
 #include "cuda/channel_planes_forward.cuh"
 #include "cuda/channel_ring_backward.cuh"
 #include "cuda/channel_ring_forward.cuh"
-#include "cuda/channel_rows_backward.cuh"
-#include "cuda/channel_rows_forward.cuh"
 #include "cuda/channel_slab_backward.cuh"
 #include "cuda/channel_slab_forward.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/launch_channel_rows.cuh"
 
 namespace normact::cuda {
-
-inline LaunchShape channel_shape(int64_t blocks) {
-  return {dim3(static_cast<unsigned>(blocks)), dim3(kChannelThreads)};
-}
-
-/// What a launch has in the caller's workspace.
-struct ChannelWorkspace {
-  char* data;
-  const ChannelPlan& plan;
-
-  ChannelWorkspace(const Launch& launch, const ChannelPlan& of)
-      : data(static_cast<char*>(launch.workspace.data)), plan(of) {}
-  void* entries() const { return data; }
-  void* finals() const { return data + plan.finals; }
-  void* counters() const { return data + plan.counters; }
-
-  Status clear_counters(const Launch& launch) const {
-    if (plan.counter_bytes == 0) return {};
-    const auto count = static_cast<unsigned>(plan.counter_bytes / sizeof(unsigned));
-    return launch_kernel<channel_counters_kernel>("channel counters kernel launch",
-                                                  channel_shape((count + kChannelThreads - 1) / kChannelThreads),
-                                                  launch, static_cast<unsigned*>(counters()), count);
-  }
-};
-
-/// Blocks that wait for blocks that come later run together with these.
-inline LaunchShape channel_shape(const ChannelPlan& plan) {
-  LaunchShape shape = channel_shape(plan.blocks);
-  shape.shared_bytes = plan.scratch_bytes + plan.parameter_bytes + plan.bits_bytes + plan.kept_bytes;
-  shape.together = plan.waits_together();
-  return shape;
-}
-
-/// A warp a channel, after the kernel before it.
-inline LaunchShape finish_shape(int64_t channels) {
-  LaunchShape shape = channel_shape((channels + kFinishWarps - 1) / kFinishWarps);
-  shape.after_previous = true;
-  return shape;
-}
-
-/// The problem as it is planned: by columns, or rows of one place a sample, which are as far apart as samples.
-template <class Problem>
-void set_geometry(const ChannelPlan& plan, Problem* p, std::initializer_list<ChannelView*> views) {
-  if (plan.access == ChannelAccess::columns) p->geometry = columns_of(p->geometry);
-  if (!goes_by_rows(plan.access) || p->geometry.places > 1 || p->set != ChannelSet::channel) return;
-  for (ChannelView* view : views) {
-    view->channel_stride = 1;
-    view->place_stride[0] = view->sample_stride;
-  }
-}
-
-/// run(act), which is a value, with the instance for this activation.
-template <class T, class Run>
-Status with_act(normact_activation_kind kind, Run run) {
-  if (kind == NORMACT_ACTIVATION_IDENTITY) return run(Identity<Math<T>>{});
-  if (kind == NORMACT_ACTIVATION_RELU) return run(Relu<Math<T>>{});
-  if (kind == NORMACT_ACTIVATION_SILU) return run(Silu<Math<T>>{});
-  return run(AnyActivation{});
-}
 
 /// run(act, walk, kept) with the instance for this activation: types, by values or null pointers, and a constant.
 template <class T, class Walk, class Run>
@@ -225,77 +160,6 @@ Status launch_slab_backward(const BackwardProblem<Accumulator<T>>& p, const Chan
       if (plan.keeps_slopes) return run(std::true_type{});
     }
     return run(std::false_type{});
-  });
-}
-
-/// The launches over rows that `passes` are: first(space, shape), settle(space, shape) between the passes, and
-/// second(space, shape). All of them start while the one before ends, as those over planes do (plane_shape).
-template <class Problem, class First, class Settle, class Second>
-Status launch_row_passes(const Problem& p, ChannelPasses passes, const ChannelPlan& plan, First first, Settle settle,
-                         Second second) {
-  const ChannelSpace reduce(p, plan, ChannelPasses::reduce);
-  if (passes != ChannelPasses::apply) NORMACT_TRY(first(reduce, channel_shape(plan).chained()));
-  if (passes == ChannelPasses::reduce) return {};
-  const bool both = passes == ChannelPasses::both;
-  if (both) NORMACT_TRY(settle(reduce, channel_shape(plan.slabs * plan.settles_a_slab).chained()));
-  const ChannelPlan last = plan.second_pass();
-  ChannelSpace apply(p, last, ChannelPasses::apply);
-  apply.has_sums = both;
-  const LaunchShape shape = channel_shape(last);
-  return second(apply, both ? shape.chained() : shape);
-}
-
-/// p: as it is planned, see set_geometry.
-template <class T>
-Status launch_row_forward(const ForwardProblem<Accumulator<T>>& p, ChannelPasses passes, const ChannelPlan& plan,
-                          const Launch& launch) {
-  using A = Accumulator<T>;
-  using Pass = RowForwardPass<T, Identity<Math<T>>>;
-  const ChannelWorkspace workspace(launch, plan);
-  auto* entries = static_cast<MomentsEntry<A>*>(workspace.entries());
-  auto* finals = static_cast<NumberPair<A>*>(workspace.finals());
-  return launch_row_passes(
-      p, passes, plan,
-      [&](const ChannelSpace& space, const LaunchShape& shape) {
-        return launch_kernel<channel_row_moments_kernel<T>>("row moments kernel launch", shape, launch, p, space,
-                                                            entries);
-      },
-      [&](const ChannelSpace& space, const LaunchShape& shape) {
-        return launch_kernel<channel_settle_kernel<Pass, ForwardProblem<A>, MomentsEntry<A>>>(
-            "channel norm settle kernel launch", shape, launch, p, space, entries, finals);
-      },
-      [&](const ChannelSpace& space, const LaunchShape& shape) {
-        return with_act<T>(p.activation.kind, [&](auto act) {
-          return launch_kernel<channel_row_forward_kernel<T, decltype(act)>>("channel row norm forward kernel launch",
-                                                                             shape, launch, p, space, finals);
-        });
-      });
-}
-
-template <class T>
-Status launch_row_backward(const BackwardProblem<Accumulator<T>>& p, ChannelPasses passes, const ChannelPlan& plan,
-                           const Launch& launch) {
-  using A = Accumulator<T>;
-  using Pass = RowBackwardPass<T, Identity<Math<T>>>;
-  const ChannelWorkspace workspace(launch, plan);
-  auto* entries = static_cast<NumberPair<A>*>(workspace.entries());
-  auto* finals = static_cast<NumberPair<A>*>(workspace.finals());
-  return with_act<T>(p.activation.kind, [&](auto act) {
-    using Act = decltype(act);
-    return launch_row_passes(
-        p, passes, plan,
-        [&](const ChannelSpace& space, const LaunchShape& shape) {
-          return launch_kernel<channel_row_sums_kernel<T, Act>>("row sums kernel launch", shape, launch, p, space,
-                                                                entries);
-        },
-        [&](const ChannelSpace& space, const LaunchShape& shape) {
-          return launch_kernel<channel_settle_kernel<Pass, BackwardProblem<A>, NumberPair<A>>>(
-              "channel norm settle kernel launch", shape, launch, p, space, entries, finals);
-        },
-        [&](const ChannelSpace& space, const LaunchShape& shape) {
-          return launch_kernel<channel_row_backward_kernel<T, Act>>("channel row norm backward kernel launch", shape,
-                                                                    launch, p, space, finals);
-        });
   });
 }
 

@@ -16,6 +16,10 @@
 
 namespace normact::cuda {
 
+/// Columns that a thread has at a time; calls to an activation leave no registers for two.
+template <bool kActivated>
+constexpr int kTileUnroll = kActivated ? 1 : 2;
+
 /// What some lanes add to the gradients of a column's parameters.
 template <class A>
 struct alignas(2 * sizeof(A)) ColumnSums {
@@ -144,7 +148,6 @@ __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<
   constexpr int kSize = kPackSize<T>;
   constexpr bool kLayer = kKind == NormKind::layer;
   constexpr bool kActivated = !std::is_same_v<Problem, RowBackward>;
-  constexpr int kUnroll = kActivated ? 1 : 2;
   const RowGeometry& g = p.geometry;
   A rstd[kSize], c1[kSize], c2[kSize];  // c2 of x - mean instead of xhat
   const auto find_factors = [&] {
@@ -160,7 +163,7 @@ __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<
   T* const dx = unit.in<T>(p.dx, g);
   const T* const next_x = next.in<const T>(p.x, g);
   const T* const next_dy = next.in<const T>(p.dy, g);
-#pragma unroll kUnroll
+#pragma unroll kTileUnroll < kActivated>
   for (int column = thread.group; column < static_cast<int>(g.cols); column += thread.groups) {
     const TileColumn at(split, column);
     Pack<T> addend{};
@@ -205,7 +208,6 @@ __global__ void __launch_bounds__(kTileBackwardThreads, kActivated ? 1 : 2)
   using A = Accumulator<T>;
   constexpr int kSize = kPackSize<T>;
   constexpr bool kLayer = kKind == NormKind::layer;
-  constexpr int kUnroll = kActivated ? 1 : 2;
   extern __shared__ __align__(128) char shared[];
   const RowGeometry& g = p.geometry;
   const int cols = static_cast<int>(g.cols);
@@ -242,7 +244,8 @@ __global__ void __launch_bounds__(kTileBackwardThreads, kActivated ? 1 : 2)
     next = TileUnit(split, first + step + thread.lane, kSize);
     wait_copies<0>();
     __syncthreads();  // the statistics and parameters are there
-    const TileStatistics<T, kKind, !kActivated> rows(statistics + parity * 2 * tile_rows + thread.lane * kSize, tile_rows);
+    const TileStatistics<T, kKind, !kActivated> rows(statistics + parity * 2 * tile_rows + thread.lane * kSize,
+                                                     tile_rows);
 
     A sum[kLayer ? 2 : 1][kSize] = {};
     const auto reduce = [&](int column, auto valid) {
@@ -265,13 +268,14 @@ __global__ void __launch_bounds__(kTileBackwardThreads, kActivated ? 1 : 2)
       if (gradients) parameter_sums.add(column, valid, dw, db);
     };
     const int rounds = cols / thread.groups;
-#pragma unroll kUnroll
+#pragma unroll kTileUnroll < kActivated>
     for (int round = 0; round < rounds; ++round) reduce(thread.group + round * thread.groups, std::true_type());
     const int last = thread.group + rounds * thread.groups;  // of some groups
     if (rounds * thread.groups < cols) reduce(last, last < cols);
     const A* const sums = tile_sum(sum, thread, memory);
     fetch_statistics(next, parity ^ 1);  // read last before the barriers of this tile's sums
-    write_gradients<T, kKind, kPacks>(p, scalars, split, unit, next, thread, x_tile, dy_tile, rows, parameters, sum, sums);
+    write_gradients<T, kKind, kPacks>(p, scalars, split, unit, next, thread, x_tile, dy_tile, rows, parameters, sum,
+                                      sums);
     if constexpr (!kPacks) {
       fetch_unit<T, false>(p.x, g, split, next, thread, x_tile);
       fetch_unit<T, false>(p.dy, g, split, next, thread, dy_tile);

@@ -17,9 +17,9 @@ namespace normact::cuda {
 
 /// How the rows are cut; they are fewer than 2^31.
 struct TileSplit {
-  int lanes;  // units of a tile; a power of two up to 8
+  int lanes;        // units of a tile; a power of two up to 8
   int lanes_a_sum;  // of these, neighbours whose gradients of parameters are one sum; a power of two
-  int line;   // rows
+  int line;         // rows
   unsigned units;
   Divisor line_units;
   Divisor inner_cols;  // columns of the inner of two dimensions; 1 of one

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the launches of batch, group and instance norm have in common: their shapes, their workspace, and the choice of
+// an activation.
+#pragma once
+
+#include <initializer_list>
+
+#include "cuda/channel_finish.cuh"
+#include "cuda/channel_launchers.h"
+#include "cuda/launch.cuh"
+
+namespace normact::cuda {
+
+inline LaunchShape channel_shape(int64_t blocks) {
+  return {dim3(static_cast<unsigned>(blocks)), dim3(kChannelThreads)};
+}
+
+/// What a launch has in the caller's workspace.
+struct ChannelWorkspace {
+  char* data;
+  const ChannelPlan& plan;
+
+  ChannelWorkspace(const Launch& launch, const ChannelPlan& of)
+      : data(static_cast<char*>(launch.workspace.data)), plan(of) {}
+  void* entries() const { return data; }
+  void* finals() const { return data + plan.finals; }
+  void* counters() const { return data + plan.counters; }
+
+  Status clear_counters(const Launch& launch) const {
+    if (plan.counter_bytes == 0) return {};
+    const auto count = static_cast<unsigned>(plan.counter_bytes / sizeof(unsigned));
+    return launch_kernel<channel_counters_kernel>("channel counters kernel launch",
+                                                  channel_shape((count + kChannelThreads - 1) / kChannelThreads),
+                                                  launch, static_cast<unsigned*>(counters()), count);
+  }
+};
+
+/// Blocks that wait for blocks that come later run together with these.
+inline LaunchShape channel_shape(const ChannelPlan& plan) {
+  LaunchShape shape = channel_shape(plan.blocks);
+  shape.shared_bytes = plan.scratch_bytes + plan.parameter_bytes + plan.bits_bytes + plan.kept_bytes;
+  shape.together = plan.waits_together();
+  return shape;
+}
+
+/// A warp a channel, after the kernel before it.
+inline LaunchShape finish_shape(int64_t channels) {
+  LaunchShape shape = channel_shape((channels + kFinishWarps - 1) / kFinishWarps);
+  shape.after_previous = true;
+  return shape;
+}
+
+/// The problem as it is planned: by columns, or rows of one place a sample, which are as far apart as samples.
+template <class Problem>
+void set_geometry(const ChannelPlan& plan, Problem* p, std::initializer_list<ChannelView*> views) {
+  if (plan.access == ChannelAccess::columns) p->geometry = columns_of(p->geometry);
+  if (!goes_by_rows(plan.access) || p->geometry.places > 1 || p->set != ChannelSet::channel) return;
+  for (ChannelView* view : views) {
+    view->channel_stride = 1;
+    view->place_stride[0] = view->sample_stride;
+  }
+}
+
+/// run(act), which is a value, with the instance for this activation.
+template <class T, class Run>
+Status with_act(normact_activation_kind kind, Run run) {
+  if (kind == NORMACT_ACTIVATION_IDENTITY) return run(Identity<Math<T>>{});
+  if (kind == NORMACT_ACTIVATION_RELU) return run(Relu<Math<T>>{});
+  if (kind == NORMACT_ACTIVATION_SILU) return run(Silu<Math<T>>{});
+  return run(AnyActivation{});
+}
+
+}  // namespace normact::cuda
