@@ -87,7 +87,8 @@ function(normact_configure_cuda target)
   set_property(SOURCE cpp/cuda/device.cu APPEND PROPERTY COMPILE_DEFINITIONS
                "NORMACT_CUDA_ARCHITECTURES=\"${architectures}\"")
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
-  # A fourth of the size of the library, and two thirds of the wheel's. Drivers before those of CUDA 13 cannot read it.
+  # A third of the size of the library, and three fifths of the wheel's. Not before CUDA 13, whose programs older
+  # drivers run, which may not know this compression.
   if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
   endif()

@@ -206,7 +206,7 @@ struct ChannelTuning {
   int64_t row_lanes = 16, column_lanes = 64;  // of a tile of these, at most
   int64_t least_row_accesses = 4, most_row_accesses = 256;  // of a thread in a part: fp32 bears sums of some hundred
   int64_t apply_accesses = 8;  // of a thread in a part of the second pass, at most, for each number that it fetches
-  int kept_blocks = 2;         // a multiprocessor, or one
+  int kept_blocks = 2;         // a multiprocessor
   int kept_delay = 190;        // nanoseconds an access (ChannelPlan::delay)
   int64_t team_packs = 512;    // launches: largest set of a team that is not a block
   int64_t whole_packs = 20;    // a thread of a set that is not cut

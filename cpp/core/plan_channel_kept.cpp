@@ -89,9 +89,9 @@ int64_t rounds_of(const ChannelPlan& plan) { return ceil_div(plan.slabs * plan.i
 /// What all blocks do one after the other, in accesses of a thread.
 int64_t work_of(const ChannelPlan& plan) { return rounds_of(plan) * (plan.accesses + kItemAccesses); }
 
-/// A plan with so many blocks a multiprocessor.
-bool plan_with(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, int blocks,
-               ChannelPlan* plan) {
+/// The plan, whatever the rounds.
+bool plan_rounds(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan) {
+  const int blocks = tuning.kept_blocks;
   const int64_t multiprocessors = std::max(1, device.multiprocessors - r.sm_margin);
   const Room room{multiprocessors * blocks, tuning.kept_teams, device.shared_memory_block / blocks - kBlockReserve};
   const int64_t most = room.memory / (kAccessBytes * r.kept);
@@ -128,7 +128,7 @@ bool plan_with(const ChannelRequest& r, const DeviceInfo& device, const ChannelT
 bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan) {
   if (r.passes != ChannelPasses::both || r.access == ChannelAccess::elements) return false;
   ChannelPlan kept = *plan;
-  if (!plan_with(r, device, tuning, tuning.kept_blocks, &kept)) return false;
+  if (!plan_rounds(r, device, tuning, &kept)) return false;
   const int64_t most = r.kept > 1 || r.beside ? tuning.backward_rounds : tuning.forward_rounds;
   if (goes_by_rows(r.access) && kept.items_a_slab() > 1 && rounds_of(kept) > most) return false;
   *plan = kept;

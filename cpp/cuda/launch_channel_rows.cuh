@@ -37,8 +37,8 @@ Status launch_row_forward(const ForwardProblem<Accumulator<T>>& p, ChannelPasses
   return launch_row_passes(
       p, passes, plan,
       [&](const ChannelSpace& space, const LaunchShape& shape) {
-        return launch_kernel<channel_row_moments_kernel<T>>("row moments kernel launch", shape, launch, p, space,
-                                                            entries);
+        return launch_kernel<channel_row_moments_kernel<T>>("channel row moments kernel launch", shape, launch, p,
+                                                            space, entries);
       },
       [&](const ChannelSpace& space, const LaunchShape& shape) {
         return launch_kernel<channel_settle_kernel<Pass, ForwardProblem<A>, MomentsEntry<A>>>(
@@ -65,8 +65,8 @@ Status launch_row_backward(const BackwardProblem<Accumulator<T>>& p, ChannelPass
     return launch_row_passes(
         p, passes, plan,
         [&](const ChannelSpace& space, const LaunchShape& shape) {
-          return launch_kernel<channel_row_sums_kernel<T, Act>>("row sums kernel launch", shape, launch, p, space,
-                                                                entries);
+          return launch_kernel<channel_row_sums_kernel<T, Act>>("channel row sums kernel launch", shape, launch, p,
+                                                                space, entries);
         },
         [&](const ChannelSpace& space, const LaunchShape& shape) {
           return launch_kernel<channel_settle_kernel<Pass, BackwardProblem<A>, NumberPair<A>>>(
