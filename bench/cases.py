@@ -275,6 +275,7 @@ def gated() -> list[Case]:
 
 
 IMAGES = ((64, 256, 56, 56), (32, 96, 224, 224))  # norms of the channels of every pixel, as in ConvNeXt
+SMALL_IMAGES = ((64, 768, 14, 14), (64, 1536, 7, 7))  # its last stages: planes that are not whole packs in 16 bits
 
 
 FEW = ("relu", "gelu", "gelu_tanh", "silu", "bias_gelu", "swiglu")
@@ -345,6 +346,7 @@ GROUPS = {
     "small": lambda: each(PLAIN, ("bf16", "fp32"), SMALL_SHAPES),
     "peers": peers,
     "images": lambda: each(PLAIN, TYPES, IMAGES),
+    "small_images": lambda: each(PLAIN, TYPES, SMALL_IMAGES),
     "cpu_images": lambda: each(PLAIN, ("fp32", "bf16"), CPU_IMAGES),
     "cpu": lambda: each(PLAIN, ("fp32", "bf16"), CPU_SHAPES) + each(FUSED, ("fp32",), [(128, 1024), (4096, 768)]),
     "grid": grid,

@@ -221,9 +221,14 @@ bool backward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* pl
   plan->threads = plan->threads_per_row;  // no registers to spare for another warp
   const int exchange = kExchangeDepth * plan->cluster * plan->threads_per_row / kWarp * 2 *
                        accumulator_bytes(r.dtype);  // DirectExchange::bytes
-  // Rows of fp32 follow each other (kRowsOneByOne), so that one in flight is enough.
-  const bool narrow = size_of(r.dtype) == 2;
-  return plan_cluster_ring(device, tensors, narrow ? 2 : 1, narrow ? 3 : 2, exchange, plan);
+  if (size_of(r.dtype) == 2) return plan_cluster_ring(device, tensors, 2, 3, exchange, plan);
+  // Rows of fp32 come in halves (kRowsByHalves), of which each warp has room for the larger.
+  RowPlan half = *plan;
+  half.packs_per_block = plan->threads * plan->vectors / 2;
+  const bool fits = plan_cluster_ring(device, tensors, 2, 4, exchange, &half);
+  plan->stages = half.stages;
+  plan->shared_bytes = half.shared_bytes;
+  return fits;
 }
 
 bool backward_tile(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {

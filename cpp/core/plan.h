@@ -35,8 +35,9 @@ enum class RowAccess : uint8_t {
   packs,         // 16 bytes at a time: every row is whole packs at multiples of 16 bytes, and so are the parameters
   runs,          // contiguous columns at any alignment: by way of shared memory (row_runs.cuh)
   packed_lines,  // rows side by side, 16 bytes of neighbours at a time: lines of whole packs at multiples of 16 bytes
-  lines,         // rows side by side at any alignment
-  strided,       // one element at a time, at any strides; parameters of any mix of dtypes
+  half_packed_lines,  // the same of 8 bytes; 16-bit elements
+  lines,              // rows side by side at any alignment
+  strided,            // one element at a time, at any strides; parameters of any mix of dtypes
 };
 
 struct RowPlan {

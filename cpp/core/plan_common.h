@@ -29,7 +29,8 @@ inline int pack_size(const RowRequest& r) { return kPackBytes / size_of(r.dtype)
 
 inline bool in_runs(const RowRequest& r) { return r.access == RowAccess::runs; }
 inline bool in_lines(const RowRequest& r) {
-  return r.access == RowAccess::packed_lines || r.access == RowAccess::lines;
+  return r.access == RowAccess::packed_lines || r.access == RowAccess::half_packed_lines ||
+         r.access == RowAccess::lines;
 }
 
 /// Packs in a row for the kernels that hold whole rows of contiguous columns; 0 if they cannot serve.

@@ -16,17 +16,17 @@ bool pack_aligned(const Operand& operand, const RowGeometry& g) {
   return true;
 }
 
-/// Whether the lines of an operand whose rows lie side by side are whole packs at multiples of 16 bytes.
-bool lines_are_packs(const Operand& operand, const RowGeometry& g) {
+/// Whether the lines of an operand whose rows lie side by side are multiples of so many bytes, at multiples of these.
+bool lines_divide(const Operand& operand, const RowGeometry& g, int bytes) {
   if (operand.data == nullptr) return true;
   const int64_t size = size_of(operand.dtype);
-  if (reinterpret_cast<uintptr_t>(operand.data) % kPackBytes != 0) return false;
-  if (g.row_shape[g.row_ndim - 1] * size % kPackBytes != 0) return false;
+  if (reinterpret_cast<uintptr_t>(operand.data) % bytes != 0) return false;
+  if (g.row_shape[g.row_ndim - 1] * size % bytes != 0) return false;
   for (int d = 0; d < g.row_ndim - 1; ++d) {
-    if (operand.row_stride[d] * size % kPackBytes != 0) return false;
+    if (operand.row_stride[d] * size % bytes != 0) return false;
   }
   for (int d = 0; d < g.col_ndim; ++d) {
-    if (g.col_shape[d] > 1 && operand.col_stride[d] * size % kPackBytes != 0) return false;
+    if (g.col_shape[d] > 1 && operand.col_stride[d] * size % bytes != 0) return false;
   }
   return true;
 }
@@ -36,9 +36,12 @@ RowAccess access_of(const RowProblem& problem, std::initializer_list<const Opera
                     std::initializer_list<const Operand*> parameters) {
   const RowGeometry& g = problem.geometry;
   if (problem.adjacent && !is_mixed(problem)) {
-    bool packed = true;
-    for (const Operand* operand : like_x) packed = packed && lines_are_packs(*operand, g);
-    return packed ? RowAccess::packed_lines : RowAccess::lines;
+    bool packs = true, halves = size_of(problem.dtype) == 2;
+    for (const Operand* operand : like_x) {
+      packs = packs && lines_divide(*operand, g, kPackBytes);
+      halves = halves && lines_divide(*operand, g, kPackBytes / 2);
+    }
+    return packs ? RowAccess::packed_lines : halves ? RowAccess::half_packed_lines : RowAccess::lines;
   }
   if (!problem.contiguous || g.row_ndim > 2 || (g.row_ndim == 2 && g.rows > kMaxDivisibleRows))
     return RowAccess::strided;

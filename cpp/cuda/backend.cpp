@@ -23,11 +23,11 @@ Status largest_workspace(const RowBackward& problem, const Launch& launch, size_
   bool legal = false;  // a forced variant may be legal for some layouts only; the call itself decides
   const bool mixed = is_mixed(problem);
   const bool whole_packs = problem.geometry.cols * size_of(problem.io_dtype) % 16 == 0;
-  for (const RowAccess access :
-       {RowAccess::packs, RowAccess::runs, RowAccess::packed_lines, RowAccess::lines, RowAccess::strided}) {
+  // All lines are planned alike.
+  for (const RowAccess access : {RowAccess::packs, RowAccess::runs, RowAccess::lines, RowAccess::strided}) {
     if (access == RowAccess::packs && !whole_packs) continue;
     const bool in_order = access == RowAccess::packs || access == RowAccess::runs;
-    const bool in_lines = access == RowAccess::packed_lines || access == RowAccess::lines;
+    const bool in_lines = access == RowAccess::lines;
     if (mixed && access != RowAccess::packs && access != RowAccess::strided) continue;
     if (in_order ? !problem.contiguous : !mixed && problem.adjacent != in_lines) continue;
     RowPlan plan;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What follows the channel kernels: sums over samples, tables for batch norm in parts, running statistics of instance
-// norm, and masks whose bytes hold elements of several threads. Small, but for the masks.
+// What follows the channel kernels: tables of moments for batch norm in parts, running statistics of instance norm, and
+// masks whose bytes hold elements of several threads. Small, but for the masks.
 #pragma once
 
 #include "cuda/channel_backward.cuh"
 #include "cuda/channel_forward.cuh"
+#include "cuda/channel_gradients.cuh"
 
 namespace normact::cuda {
 
@@ -28,50 +29,16 @@ __global__ void __launch_bounds__(kChannelThreads)
   pass.template settle<kManyTogether>(ChannelSettle(space, slab, blockIdx.x - slab * space.settles_a_slab), true);
 }
 
-constexpr int kFinishWarps = kChannelThreads / kWarp;
-
-/// The channel of this warp.
-__device__ __forceinline__ int64_t warp_channel() {
-  return static_cast<int64_t>(blockIdx.x) * kFinishWarps + threadIdx.x / kWarp;
-}
-
-/// dweight and dbias, or the table of sums, from the entries of all batches; zeros without any.
-/// Work     a warp adds up the entries of a channel.
-/// grid     ceil(channels / kFinishWarps).
-template <class T>
-__global__ void __launch_bounds__(kChannelThreads)
-    channel_sums_kernel(const ChannelVector dweight, const ChannelVector dbias, const ChannelTable table,
-                        const NumberPair<Accumulator<T>>* entries, int64_t batches, int64_t channels, int64_t parts) {
-  using A = Accumulator<T>;
-  wait_for_previous_kernel();
-  const int64_t channel = warp_channel();
-  if (channel >= channels) return;
-  NumberPair<A> sum{A(0), A(0)};
-#pragma unroll 4
-  for (int64_t i = threadIdx.x % kWarp; i < batches * parts; i += kWarp) {
-    const int64_t batch = parts == 1 ? i : i / parts;
-    const auto entry = handed<Arrival::there>(entries + (batch * channels + channel) * parts + (i - batch * parts));
-    sum.first += entry.first;
-    sum.second += entry.second;
-  }
-  sum = {warp_sum(sum.first), warp_sum(sum.second)};
-  if (threadIdx.x % kWarp != 0) return;
-  if (dbias.data != nullptr) store_parameter<T>(dbias, channel * dbias.stride, sum.first);
-  if (dweight.data != nullptr) store_parameter<T>(dweight, channel * dweight.stride, sum.second);
-  if (table.data == nullptr) return;
-  *table_at<A>(table, 0, channel) = sum.second;
-  *table_at<A>(table, 1, channel) = sum.first;
-}
-
 /// The table of moments from the entries of the only batch; zeros without any.
-/// Work, grid as above.
+/// Work     a warp merges the entries of a channel.
+/// grid     ceil(channels / kFinishWarps).
 template <class T>
 __global__ void __launch_bounds__(kChannelThreads)
     channel_moments_kernel(const ChannelTable table, const MomentsEntry<Accumulator<T>>* entries, int64_t channels,
                            int64_t parts) {
   using A = Accumulator<T>;
   wait_for_previous_kernel();
-  const int64_t channel = warp_channel();
+  const int64_t channel = warp_channel(blockIdx.x);
   if (channel >= channels) return;
   const Moments<A> sum =
       merge_entries<Arrival::there, kManyTogether>(entries + channel * parts, static_cast<unsigned>(parts),
@@ -122,7 +89,7 @@ template <class A>
 __global__ void __launch_bounds__(kChannelThreads)
     instance_running_kernel(const __grid_constant__ ChannelForward p, const MomentsEntry<A>* entries, int64_t parts) {
   wait_for_previous_kernel();
-  const int64_t channel = warp_channel(), channels = p.geometry.channels;
+  const int64_t channel = warp_channel(blockIdx.x), channels = p.geometry.channels;
   if (channel >= channels) return;
   A mean = A(0), variances = A(0);
   for (int64_t sample = threadIdx.x % kWarp; sample < p.geometry.samples; sample += kWarp) {

@@ -2,6 +2,7 @@
 // Batch, group and instance norm backward over planes, a launch for each pass (channel_planes.cuh).
 #pragma once
 
+#include "cuda/channel_gradients.cuh"
 #include "cuda/channel_planes.cuh"
 #include "cuda/channel_slopes.cuh"
 
@@ -108,7 +109,8 @@ __global__ void __launch_bounds__(kChannelThreads, 3)
 
 /// dx and daddend, from the sums of all parts of a set's channels, or from given ones.
 /// Work     a team a part; each warp of it adds up the sums for itself, while its first packs come in. Parts are gone
-///          through from the last on: what has been read last is surest to be in the L2 cache.
+///          through from the last on: what has been read last is surest to be in the L2 cache. Blocks after those
+///          add up dweight and dbias of sets that are not channels.
 /// Bytes    each element of dy, x (and y, addend, mask, where the slope needs them) is read once, each of dx and
 /// daddend
 ///          is written once.
@@ -117,10 +119,12 @@ template <class T, class Act>
 __global__ void __launch_bounds__(kChannelThreads, 3)
     plane_backward_kernel(const __grid_constant__ BackwardProblem<Accumulator<T>> p,
                           const __grid_constant__ PlaneSpace space, const NumberPair<Accumulator<T>>* entries,
-                          unsigned entries_a_channel) {
+                          unsigned entries_a_channel, const __grid_constant__ ChannelGradients<T> gradients) {
   using A = Accumulator<T>;
   using Slopes = PlaneSlopes<T, Act>;
-  const PlaneTeam team(space, gridDim.x - 1 - blockIdx.x);
+  const unsigned blocks = blocks_of_parts(gradients);
+  if (blockIdx.x >= blocks) return add_up_beside_parts(gradients);
+  const PlaneTeam team(space, blocks - 1 - blockIdx.x);
   const PlanePart<T> part(space, team.number);
   const Slopes slopes{p, part, team};
   const auto load = [&](unsigned pack, typename Slopes::Loaded* in) { slopes.load(pack, in); };

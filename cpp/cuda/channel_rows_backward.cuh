@@ -155,16 +155,20 @@ __device__ __forceinline__ void row_gradient(const RowBackwardPass<T, Act>& pass
 }
 
 /// dx and daddend, from sums that the launch before has left, or from given ones, or with constant statistics.
-/// Work     a block a part, from the last on, as in the forward.
+/// Work     a block a part, from the last on, as in the forward. Blocks after those add up dweight and dbias of sets
+///          that are not channels.
 /// Bytes    each element of x and dy (and y, addend, mask, where the slope needs them) is read, each of dx and daddend
 ///          written once.
 /// Barriers one.
 template <class T, class Act>
 __global__ void __launch_bounds__(kChannelThreads, 2)
     channel_row_backward_kernel(const __grid_constant__ BackwardProblem<Accumulator<T>> p,
-                                const __grid_constant__ ChannelSpace s, NumberPair<Accumulator<T>>* finals) {
+                                const __grid_constant__ ChannelSpace s, NumberPair<Accumulator<T>>* finals,
+                                const __grid_constant__ ChannelGradients<T> gradients) {
+  const unsigned blocks = blocks_of_parts(gradients);
+  if (blockIdx.x >= blocks) return add_up_beside_parts(gradients);
   const RowBackwardPass<T, Act> pass{p, s, nullptr, finals, nullptr};
-  const ChannelItem item = row_part(s, gridDim.x - 1 - blockIdx.x);
+  const ChannelItem item = row_part(s, blocks - 1 - blockIdx.x);
   const ChannelTile tile = item.tile(s, 0);
   RowWalk<T, kPackSize<T>> walk(s, tile, p.x);
   with_slope<T, Act, kMasked<T, Act>>(

@@ -102,12 +102,12 @@ struct RingPlace {
   }
 };
 
-/// A ring of rows in shared memory: `stages` slots of `tensors` tensors. It is a block's, which one warp fills, or a
-/// warp's own.
+/// A ring of rows, or of halves of rows, in shared memory: `stages` slots of `tensors` tensors. It is a block's, which
+/// one warp fills, or a warp's own.
 class RowRing {
  public:
-  /// room: packs of a tensor in a slot; count: those that come; own: this lane's pack 0; spare: tensors of a slot that
-  /// are not copied.
+  /// room: packs of a tensor in a slot; count: those of a row that come; own: this lane's pack 0; spare: tensors of a
+  /// slot that are not copied.
   __device__ __forceinline__ RowRing(char* memory, Mbarrier* full, int room, int count, int own, int stages,
                                      int tensors, int spare)
       : full_(full),
@@ -132,32 +132,29 @@ class RowRing {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
 
-  /// One thread: a row is to come to the slot; copy() of each of its tensors follows.
-  __device__ __forceinline__ void expect(int slot) { full_[slot].arrive_and_expect(tensors_ * bytes_); }
+  /// One thread: a row is to come to the slot, or so many bytes of one; copy() of these of each tensor follows, if
+  /// there are any.
+  __device__ __forceinline__ void expect(int slot) { expect(slot, bytes_); }
+  __device__ __forceinline__ void expect(int slot, int bytes) { full_[slot].arrive_and_expect(tensors_ * bytes); }
 
   /// One thread has a row's packs on their way to the L2 cache; `from` is where they begin.
   __device__ __forceinline__ void prefetch(const void* from) {
     if (bytes_ > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes_));
   }
 
-  /// The same for a row that has to stay there until copy(), while others are read and written.
-  __device__ __forceinline__ void prefetch_to_stay(const void* from) {
-    asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(from), "r"(bytes_),
+  /// The same for some bytes that have to stay there until copy(), while others are read and written.
+  __device__ __forceinline__ void prefetch_to_stay(const void* from, int bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(from), "r"(bytes),
                  "l"(stay_policy()));
   }
 
   /// One thread starts bringing in a tensor of a row; `from` is where its packs begin.
-  __device__ __forceinline__ void copy(int slot, int tensor, const void* from) {
-    copy_part(slot, tensor, from, 0, bytes_);
-  }
-
-  /// The same of the bytes in [first, end), end at most those of the row; nothing if there are none.
-  __device__ __forceinline__ void copy_part(int slot, int tensor, const void* from, int first, int end) {
+  __device__ __forceinline__ void copy(int slot, int tensor, const void* from) { copy(slot, tensor, from, bytes_); }
+  __device__ __forceinline__ void copy(int slot, int tensor, const void* from, int bytes) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-            "r"(begin_ + slot * slot_bytes_ + tensor * tensor_bytes_ + first),
-        "l"(static_cast<const char*>(from) + first), "r"(end - first), "r"(shared_address(&full_[slot])),
-        "l"(stay_policy())
+            "r"(begin_ + slot * slot_bytes_ + tensor * tensor_bytes_),
+        "l"(from), "r"(bytes), "r"(shared_address(&full_[slot])), "l"(stay_policy())
         : "memory");
   }
 

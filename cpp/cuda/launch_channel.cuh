@@ -85,10 +85,11 @@ Status launch_plane_backward(const ChannelInputGradient& problem, ChannelPasses 
                                                             launch, p, PlaneSpace(p, p.x, plan.reduce), entries)));
     }
     if (passes == ChannelPasses::reduce) return {};
+    const bool alone = passes == ChannelPasses::apply;
+    const ChannelGradients<T> gradients(p, passes, plan, entries);
     return launch_kernel<plane_backward_kernel<T, decltype(act)>>(
-        "plane norm backward kernel launch", plane_shape(plan.apply, passes == ChannelPasses::apply), launch, p,
-        PlaneSpace(p, p.x, plan.apply), passes == ChannelPasses::apply ? nullptr : entries,
-        static_cast<unsigned>(plan.reduce.parts));
+        "plane norm backward kernel launch", with_gradients(plane_shape(plan.apply, alone), gradients), launch, p,
+        PlaneSpace(p, p.x, plan.apply), alone ? nullptr : entries, static_cast<unsigned>(plan.reduce.parts), gradients);
   });
 }
 
@@ -258,13 +259,12 @@ Status launch_channel_backward(const ChannelInputGradient& problem, ChannelPasse
   BackwardProblem<A> p(problem);
   set_geometry(plan, &p, {&p.dy, &p.x, &p.addend, &p.y, &p.dx, &p.daddend});
   NORMACT_TRY(launch_backward_passes<T>(p, problem, passes, plan, launch));
-  const bool gradients = p.dweight.data != nullptr || p.dbias.data != nullptr;
-  const bool table = passes == ChannelPasses::reduce;
-  if (!table && !(gradients && (p.set == ChannelSet::group || plan.units == 0))) return {};
-  return launch_kernel<channel_sums_kernel<T>>(
-      "parameter gradient kernel launch", finish_shape(p.geometry.channels), launch, p.dweight, p.dbias,
-      table ? p.sums : ChannelTable{}, static_cast<const NumberPair<A>*>(ChannelWorkspace(launch, plan).entries()),
-      plan.batches, p.geometry.channels, plan.parts);
+  const bool added_up = plan.order == ChannelOrder::launches && passes == ChannelPasses::both && plan.units > 0;
+  const ChannelGradients<T> gradients(p, passes, plan,
+                                      static_cast<const NumberPair<A>*>(ChannelWorkspace(launch, plan).entries()));
+  if (added_up || gradients.blocks == 0) return {};
+  return launch_kernel<channel_gradients_kernel<T>>("parameter gradient kernel launch",
+                                                    finish_shape(p.geometry.channels), launch, gradients);
 }
 
 template <class A>

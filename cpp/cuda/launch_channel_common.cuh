@@ -50,6 +50,13 @@ inline LaunchShape finish_shape(int64_t channels) {
   return shape;
 }
 
+/// The shape of a second pass with the blocks that add up gradients.
+template <class T>
+LaunchShape with_gradients(LaunchShape shape, const ChannelGradients<T>& gradients) {
+  shape.grid.x += gradients.blocks;
+  return shape;
+}
+
 /// The problem as it is planned: by columns, or rows of one place a sample, which are as far apart as samples.
 template <class Problem>
 void set_geometry(const ChannelPlan& plan, Problem* p, std::initializer_list<ChannelView*> views) {

@@ -60,6 +60,7 @@ Status launch_row_backward(const BackwardProblem<Accumulator<T>>& p, ChannelPass
   const ChannelWorkspace workspace(launch, plan);
   auto* entries = static_cast<NumberPair<A>*>(workspace.entries());
   auto* finals = static_cast<NumberPair<A>*>(workspace.finals());
+  const ChannelGradients<T> gradients(p, passes, plan, entries);
   return with_act<T>(p.activation.kind, [&](auto act) {
     using Act = decltype(act);
     return launch_row_passes(
@@ -73,8 +74,9 @@ Status launch_row_backward(const BackwardProblem<Accumulator<T>>& p, ChannelPass
               "channel norm settle kernel launch", shape, launch, p, space, entries, finals);
         },
         [&](const ChannelSpace& space, const LaunchShape& shape) {
-          return launch_kernel<channel_row_backward_kernel<T, Act>>("channel row norm backward kernel launch", shape,
-                                                                    launch, p, space, finals);
+          return launch_kernel<channel_row_backward_kernel<T, Act>>("channel row norm backward kernel launch",
+                                                                    with_gradients(shape, gradients), launch, p, space,
+                                                                    finals, gradients);
         });
   });
 }

@@ -194,10 +194,10 @@ Status launch_row_tile(const RowBackward& p, const RowPlan& plan, const Launch& 
   const Scalars<Accumulator<T>> scalars(p);
   const KernelProblem<RowBackward, T, kActivated> problem(p);
   void* const partials = launch.workspace.data;
-  return plan.access == RowAccess::packed_lines ? launch_kernel<row_backward_tile_kernel<T, kKind, kActivated, true>>(
-                                                      name, shape, launch, problem, scalars, split, partials)
-                                                : launch_kernel<row_backward_tile_kernel<T, kKind, kActivated, false>>(
-                                                      name, shape, launch, problem, scalars, split, partials);
+  return with_line_step<T>(plan.access, [&](auto step) {
+    return launch_kernel<row_backward_tile_kernel<T, kKind, kActivated, step()>>(name, shape, launch, problem, scalars,
+                                                                                 split, partials);
+  });
 }
 
 /// The planner gives activated rows no runs.

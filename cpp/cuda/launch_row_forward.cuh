@@ -144,10 +144,10 @@ Status launch_row_tile(const RowForward& p, const RowPlan& plan, const LaunchSha
   const TileSplit split(p.geometry, plan, kPackSize<T>);
   const Scalars<Accumulator<T>> scalars(p);
   const KernelProblem<RowForward, T, kActivated> problem(p);
-  return plan.access == RowAccess::packed_lines ? launch_kernel<row_forward_tile_kernel<T, kKind, kActivated, true>>(
-                                                      name, shape, launch, problem, scalars, split)
-                                                : launch_kernel<row_forward_tile_kernel<T, kKind, kActivated, false>>(
-                                                      name, shape, launch, problem, scalars, split);
+  return with_line_step<T>(plan.access, [&](auto step) {
+    return launch_kernel<row_forward_tile_kernel<T, kKind, kActivated, step()>>(name, shape, launch, problem, scalars,
+                                                                                split);
+  });
 }
 
 template <class T, class X, NormKind kKind, bool kActivated, bool kPacks>

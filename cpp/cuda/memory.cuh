@@ -316,12 +316,19 @@ __device__ __forceinline__ void copy_async(SharedAddress shared, const void* glo
 #endif
 }
 
-/// The same for 4 bytes.
-__device__ __forceinline__ void copy_word_async(SharedAddress shared, const float* global) {
+/// The same for 4 or 8 bytes, which are zero if they are not `inside`; then `global` is not read.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(SharedAddress shared, const void* global, bool inside) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+  const int bytes = inside ? kBytes : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global), "n"(kBytes), "r"(bytes)
+               : "memory");
 #else
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared), "f"(*global) : "memory");
+  const uint32_t* from = static_cast<const uint32_t*>(global);
+#pragma unroll
+  for (int w = 0; w < kBytes / 4; ++w) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared + w * 4), "r"(inside ? from[w] : 0u) : "memory");
+  }
 #endif
 }
 

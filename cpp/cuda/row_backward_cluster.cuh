@@ -9,8 +9,8 @@
 //          to the workspace, which wide_parameter_sum_kernel (parameter_sum.cuh) adds up in a fixed order.
 // Pipeline rows come in ahead. A warp takes the sums of row i + 1 and then writes dx of row i, both from shared memory,
 //          so that a row's exchange takes place during another row's arithmetic. The widest rows of fp32, of which two
-//          do not fit, follow each other: a warp writes dx of row i and then has its packs of row i + 1 come, from the
-//          L2 cache, to which they have been on their way since row i was; nothing is done during the exchange.
+//          do not fit, come in halves, to whose slots others come from the L2 cache as soon as dx has been written.
+//          Where three halves fit, the first of row i + 1 is summed up during the exchange of row i.
 // Barriers none of the block or the cluster in the loop, but mbarriers: a row is there, all have read a row, a row's
 //          sums are there.
 #pragma once
@@ -38,6 +38,8 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
   using A = Accumulator<T>;
   using Statistics = RowStatistics<A>;
   using Worker = BackwardWorker<T, kKind, kActivated, Stored, kVectors, kHeld, kServed>;
+  constexpr bool kByHalves = Worker::kByHalves;
+  constexpr int kHalf = kVectors / 2;  // packs of a lane's first half
   extern __shared__ __align__(128) char shared[];
   struct BlockMemory {
     typename Worker::Exchange exchange;
@@ -59,10 +61,10 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
                      share.warp * share.packs_per_warp + share.lane, split.stages, tensors,
                      Worker::kKeeps ? Worker::kParts - 1 : 0);
     } else {
-      const int before = share.warp * split.stages * tensors * share.packs_per_warp;
+      const int room = kByHalves ? kHalf * kWarp : share.packs_per_warp;
+      const int before = share.warp * split.stages * tensors * room;
       char* const own = shared + DirectExchange<A>::bytes(share.parts()) + before * kPackBytes;
-      return RowRing(own, barriers[share.warp], share.packs_per_warp, share.count, share.lane, split.stages, tensors,
-                     0);
+      return RowRing(own, barriers[share.warp], room, share.count, share.lane, split.stages, tensors, 0);
     }
   }();
   const BackwardFetch<T, kServed> fetch{p, scalars.rows, share, ring, residual, split.stages};
@@ -75,7 +77,14 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
   }
   prefetch_parameter<T>(p.weight, p.geometry.cols);
   wait_for_previous_kernel();
-  if (!kServed && share.lane == 0) fetch(0, 0);
+  const auto begin = [&](int number) {  // into the slot of this number
+    if constexpr (kByHalves) {
+      fetch.half(number, number, kHalf);
+    } else {
+      fetch(number, number);
+    }
+  };
+  if (!kServed && share.lane == 0) begin(0);
   BackwardServer<kKind, A> server(p, scalars, share, served);
   if (serving) server.start();
   __syncthreads();
@@ -94,7 +103,7 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
   }
   if (!kServed && share.lane == 0) {
 #pragma unroll 1
-    for (int s = 1; s < split.stages; ++s) fetch(s, s);
+    for (int s = 1; s < split.stages; ++s) begin(s);
   }
   LaneParameter<T, Stored, kVectors, kHeld> weights(p.weight, share, A(1), scalars.weight_offset);
   LaneParameter<T, T, kVectors, false> biases(p.bias, share, A(0), A(0));
@@ -110,31 +119,54 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
       return load_statistics<kKind, A>(p, scalars.rows, share, turn);
   };
   RingPlace place{0, 0};
-  constexpr bool kOneByOne = kRowsOneByOne<T, kServed>;
-  Statistics current = statistics(0), next = statistics(1);
-  if constexpr (!kOneByOne) worker.contribute(0, place, current);
-  for (int turn = 0; turn < share.turns; ++turn) {
-    const RingPlace next_place = place.next(split.stages);
-    if constexpr (kOneByOne) {
-      next = statistics(turn + 1);
-      worker.contribute(turn, place, current);
-      worker.finish(turn, place.slot, current, [&](bool second) {
-        if (share.lane == 0) fetch.part(turn + split.stages, place.slot, second, kVectors / 2);
-      });
+  if constexpr (kByHalves) {
+    const bool early = split.stages > 2;  // the first half of the next row is there during an exchange
+    int written = 0;                      // the slot of the half that is written next
+    SumPair<A> sums{A(0), A(0)};
+    Statistics current = statistics(0);
+    const auto add = [&](auto first, auto end, const Statistics& of) {
+      worker.template add<first(), end()>(place, of, sums);
+      place = place.next(split.stages);
+    };
+    const auto write = [&](int turn, auto first, auto end, const SumPair<A>& c) {
+      worker.template write<first(), end()>(turn, written, current, c);
+      if (share.lane == 0) fetch.half(2 * turn + (first() > 0) + split.stages, written, kHalf);
+      written = written + 1 == split.stages ? 0 : written + 1;
+    };
+    constexpr std::integral_constant<int, 0> kBegin;
+    constexpr std::integral_constant<int, kHalf> kMiddle;
+    constexpr std::integral_constant<int, kVectors> kEnd;
+    for (int turn = 0; turn < share.turns; ++turn) {
+      const Statistics next = statistics(turn + 1);
+      if (turn == 0 || !early) add(kBegin, kMiddle, current);
+      add(kMiddle, kEnd, current);
+      worker.give(turn, sums);
+      sums = {A(0), A(0)};
+      if (early && turn + 1 < share.turns) add(kBegin, kMiddle, next);
+      const SumPair<A> c = worker.answer(turn, current);
+      write(turn, kBegin, kMiddle, c);
+      write(turn, kMiddle, kEnd, c);
       current = next;
-    } else if constexpr (kServed) {
-      if (turn + 1 < share.turns) worker.contribute(turn + 1, next_place, statistics(turn + 1));
-      worker.finish(turn, place.slot, statistics(turn), [](bool) {});
-      if (share.lane == 0) barriers.empty[place.slot].arrive();
-    } else {
-      const Statistics after = statistics(turn + 2);
-      if (turn + 1 < share.turns) worker.contribute(turn + 1, next_place, next);
-      worker.finish(turn, place.slot, current, [](bool) {});
-      current = next;
-      next = after;
-      if (share.lane == 0) fetch(turn + split.stages, place.slot);
     }
-    place = next_place;
+  } else {
+    Statistics current = statistics(0), next = statistics(1);
+    worker.contribute(0, place, current);
+    for (int turn = 0; turn < share.turns; ++turn) {
+      const RingPlace next_place = place.next(split.stages);
+      if constexpr (kServed) {
+        if (turn + 1 < share.turns) worker.contribute(turn + 1, next_place, statistics(turn + 1));
+        worker.finish(turn, place.slot, statistics(turn));
+        if (share.lane == 0) barriers.empty[place.slot].arrive();
+      } else {
+        const Statistics after = statistics(turn + 2);
+        if (turn + 1 < share.turns) worker.contribute(turn + 1, next_place, next);
+        worker.finish(turn, place.slot, current);
+        current = next;
+        next = after;
+        if (share.lane == 0) fetch(turn + split.stages, place.slot);
+      }
+      place = next_place;
+    }
   }
   allow_next_kernel();  // not before: the summing kernel fits beside this one, and waiting there it costs 2 to 3 %
                         // (fp32)

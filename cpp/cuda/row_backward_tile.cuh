@@ -119,27 +119,27 @@ __device__ __forceinline__ void load_gradients(const Problem& p, const TileUnit&
                                                A (&centred)[kPackSize<T>], A (&gradient)[kPackSize<T>]) {
   constexpr int kSize = kPackSize<T>;
   if constexpr (std::is_same_v<Problem, RowBackward>) {
-    unpack(own_pack<T>(unit, dy_slot), gradient);
+    unpack(load_shared_pack<T>(dy_slot), gradient);
   } else {
     A rstd[kSize];
     Values<A, kSize> h;
-    unpack(own_pack<T>(unit, x_slot), h.value);
+    unpack(load_shared_pack<T>(x_slot), h.value);
     statistics.centre(h.value);
     statistics.get_rstd(rstd);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) h.value[j] = affine(h.value[j] * rstd[j], weight, bias);
     h = activation_slopes<T>(h, p);  // takes the registers: what was read is read again
-    unpack(own_pack<T>(unit, dy_slot), gradient);
+    unpack(load_shared_pack<T>(dy_slot), gradient);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) gradient[j] *= h.value[j];
   }
-  unpack(own_pack<T>(unit, x_slot), centred);
+  unpack(load_shared_pack<T>(x_slot), centred);
   statistics.centre(centred);
 }
 
 /// The second pass: dx of the thread's columns. As soon as a pack of x and dy has been used, what the next tile has
 /// in its place is on its way. sum: g * xhat and, of a layer norm, g; `sums` is where they can be read again.
-template <class T, NormKind kKind, bool kPacks, class Problem, class Statistics, int kSums, class A = Accumulator<T>>
+template <class T, NormKind kKind, int kStep, class Problem, class Statistics, int kSums, class A = Accumulator<T>>
 __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<A>& scalars, const TileSplit& split,
                                                 const TileUnit& unit, const TileUnit& next, const TileThread& thread,
                                                 SharedAddress x_tile, SharedAddress dy_tile, const Statistics& rows,
@@ -168,7 +168,7 @@ __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<
     const TileColumn at(split, column);
     Pack<T> addend{};
     if (!kActivated && p.dresidual.data != nullptr)
-      addend = load_unit<T, kPacks>(addends + at.in(p.dresidual), unit.rows);
+      addend = load_unit<T, kStep>(addends + at.in(p.dresidual), unit.rows);
     const A weight = parameters.weights[column];
     const SharedAddress x_slot = thread.slot(x_tile, column), dy_slot = thread.slot(dy_tile, column);
     A centred[kSize], gradient[kSize];
@@ -184,23 +184,21 @@ __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<
     }
     const TileColumn again(split, column);  // a call takes the registers
     if (p.dresidual.data != nullptr) {
-      if (kActivated) addend = load_unit<T, kPacks>(addends + again.in(p.dresidual), unit.rows);
+      if (kActivated) addend = load_unit<T, kStep>(addends + again.in(p.dresidual), unit.rows);
       A value[kSize];
       unpack(addend, value);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) gradient[j] += value[j];
     }
-    store_unit<T, kPacks>(dx + again.in(p.dx), to_pack<T>(gradient), unit.rows);
-    if constexpr (kPacks) {
-      if (next.rows > 0) {
-        copy_async(x_slot, next_x + again.in(p.x));
-        copy_async(dy_slot, next_dy + again.in(p.dy));
-      }
+    store_unit<T, kStep>(dx + again.in(p.dx), to_pack<T>(gradient), unit.rows, thread, x_slot);
+    if constexpr (kTileCopies<kStep>) {
+      fetch_column<T, kStep>(x_slot, next_x + again.in(p.x), next.rows);
+      fetch_column<T, kStep>(dy_slot, next_dy + again.in(p.dy), next.rows);
     }
   }
 }
 
-template <class T, NormKind kKind, bool kActivated, bool kPacks>
+template <class T, NormKind kKind, bool kActivated, int kStep>
 __global__ void __launch_bounds__(kTileBackwardThreads, kActivated ? 1 : 2)
     row_backward_tile_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
                              const Scalars<Accumulator<T>> scalars, const __grid_constant__ TileSplit split,
@@ -235,8 +233,8 @@ __global__ void __launch_bounds__(kTileBackwardThreads, kActivated ? 1 : 2)
   unsigned first = blockIdx.x * split.lanes;  // unit of the tile
   TileUnit next(split, first + thread.lane, kSize);
   fetch_statistics(next, 0);
-  fetch_unit<T, kPacks>(p.x, g, split, next, thread, x_tile);
-  fetch_unit<T, kPacks>(p.dy, g, split, next, thread, dy_tile);
+  fetch_unit<T, kStep>(p.x, g, split, next, thread, x_tile);
+  fetch_unit<T, kStep>(p.dy, g, split, next, thread, dy_tile);
   commit_copies();
   int parity = 0;
   for (; first < split.units; first += step, parity ^= 1) {  // the same for all threads
@@ -274,11 +272,11 @@ __global__ void __launch_bounds__(kTileBackwardThreads, kActivated ? 1 : 2)
     if (rounds * thread.groups < cols) reduce(last, last < cols);
     const A* const sums = tile_sum(sum, thread, memory);
     fetch_statistics(next, parity ^ 1);  // read last before the barriers of this tile's sums
-    write_gradients<T, kKind, kPacks>(p, scalars, split, unit, next, thread, x_tile, dy_tile, rows, parameters, sum,
-                                      sums);
-    if constexpr (!kPacks) {
-      fetch_unit<T, false>(p.x, g, split, next, thread, x_tile);
-      fetch_unit<T, false>(p.dy, g, split, next, thread, dy_tile);
+    write_gradients<T, kKind, kStep>(p, scalars, split, unit, next, thread, x_tile, dy_tile, rows, parameters, sum,
+                                     sums);
+    if constexpr (!kTileCopies<kStep>) {
+      fetch_unit<T, kStep>(p.x, g, split, next, thread, x_tile);
+      fetch_unit<T, kStep>(p.dy, g, split, next, thread, dy_tile);
     }
     commit_copies();
   }

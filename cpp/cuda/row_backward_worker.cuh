@@ -12,10 +12,10 @@
 
 namespace normact::cuda {
 
-/// Whether a row is finished before the next one is contributed to, so that one slot is enough: two of the widest rows
-/// of fp32 do not fit in shared memory.
+/// Whether rows follow each other in halves, of which a ring of two or three is enough: two of the widest rows of fp32
+/// do not fit in shared memory.
 template <class T, bool kServed>
-constexpr bool kRowsOneByOne = !kServed && sizeof(T) == sizeof(Accumulator<T>);
+constexpr bool kRowsByHalves = !kServed && sizeof(T) == sizeof(Accumulator<T>);
 
 #if __CUDA_ARCH__ >= 900
 
@@ -108,34 +108,40 @@ struct BackwardFetch {
     ring.copy(slot, 0, from(p.x, turn));
     ring.copy(slot, 1, from(p.dy, turn));
     if (residual) ring.copy(slot, 2, from(p.dresidual, turn));
-    ahead(turn);
   }
 
-  /// The same in two parts, of a lane's first packs, and of those from `split` on: each may come once a warp has read
-  /// what was in its place.
-  __device__ __forceinline__ void part(int turn, int slot, bool second, int split) const {
-    if (turn >= share.turns || share.count == 0) return;
-    const int middle = min(split * kClusterStrideBytes, ring.bytes());
-    const int first = second ? middle : 0, end = second ? ring.bytes() : middle;
-    if (!second) ring.expect(slot);
-    if (first < end) {
-      ring.copy_part(slot, 0, from(p.x, turn), first, end);
-      ring.copy_part(slot, 1, from(p.dy, turn), first, end);
-      if (residual) ring.copy_part(slot, 2, from(p.dresidual, turn), first, end);
+  /// The same of half a row, the first being a lane's first `split` packs; `number` counts halves.
+  __device__ __forceinline__ void half(int number, int slot, int split) const {
+    if (number / 2 >= share.turns || share.count == 0) return;
+    const Half of(*this, number, split);
+    ring.expect(slot, of.bytes);
+    if (of.bytes > 0) {
+      ring.copy(slot, 0, of.from(p.x), of.bytes);
+      ring.copy(slot, 1, of.from(p.dy), of.bytes);
+      if (residual) ring.copy(slot, 2, of.from(p.dresidual), of.bytes);
     }
-    if (second) ahead(turn);
+    // With less than two rows nothing else would be on its way until a half is finished.
+    const Half ahead(*this, number + 2, split);
+    if (stages >= 4 || ahead.turn >= share.turns || ahead.bytes == 0) return;
+    ring.prefetch_to_stay(ahead.from(p.x), ahead.bytes);
+    ring.prefetch_to_stay(ahead.from(p.dy), ahead.bytes);
+    if (residual) ring.prefetch_to_stay(ahead.from(p.dresidual), ahead.bytes);
   }
 
  private:
-  __device__ __forceinline__ void ahead(int turn) const {
-    if constexpr (kRowsOneByOne<T, kServed>) {
-      // With one slot nothing else would be on its way until the row is finished.
-      if (stages > 1 || turn + 1 >= share.turns) return;
-      ring.prefetch_to_stay(from(p.x, turn + 1));
-      ring.prefetch_to_stay(from(p.dy, turn + 1));
-      if (residual) ring.prefetch_to_stay(from(p.dresidual, turn + 1));
+  struct Half {
+    const BackwardFetch& fetch;
+    int turn, first, bytes;
+
+    __device__ __forceinline__ Half(const BackwardFetch& of, int number, int split) : fetch(of), turn(number / 2) {
+      const int middle = min(split * kClusterStrideBytes, of.ring.bytes());
+      first = number % 2 != 0 ? middle : 0;
+      bytes = number % 2 != 0 ? of.ring.bytes() - middle : middle;
     }
-  }
+    __device__ __forceinline__ const void* from(const Operand& operand) const {
+      return reinterpret_cast<const char*>(fetch.from(operand, turn)) + first;
+    }
+  };
 
   __device__ __forceinline__ const T* from(const Operand& operand, int turn) const {
     return turn_pointer<const T>(operand, divisor, share.row(turn)) +
@@ -151,8 +157,9 @@ struct BackwardWorker {
   using Exchange = std::conditional_t<kServed, WarpExchange<A, A>, DirectExchange<A>>;
   static constexpr int kSize = kPackSize<T>;
   static constexpr bool kLayer = kKind == NormKind::layer;
+  static constexpr bool kByHalves = kRowsByHalves<T, kServed>;
   /// g takes the place of dy in the ring, so that the weight, for which there are no registers, is read once a row.
-  static constexpr bool kKeepsGradient = kRowsOneByOne<T, kServed>;
+  static constexpr bool kKeepsGradient = kByHalves;
   /// Slopes are computed once: dy times the slope takes the place of dy in the ring, and with a type of 16 bits also
   /// that of a tensor behind the others, for which the planner leaves room.
   static constexpr bool kKeeps = (kActivated && kServed) || kKeepsGradient;
@@ -181,15 +188,14 @@ struct BackwardWorker {
     constexpr bool kReady = kKept && kKeepsGradient;
     A weight[kSize];
     const bool there = !kBranchless || share.valid(v);
-    unpack(load_shared_pack_if<T>(there, ring.own(slot, 0) + v * kClusterStrideBytes), xhat);
+    unpack(load_shared_pack_if<T>(there, at(slot, 0, v)), xhat);
     if constexpr (kKept) {
 #pragma unroll
       for (int h = 0; h < kParts; ++h) {
-        unpack(load_shared_pack_if<A>(there, kept(slot, h) + v * kClusterStrideBytes),
-               (kReady ? gradient : value) + h * kPackSize<A>);
+        unpack(load_shared_pack_if<A>(there, kept(slot, h, v)), (kReady ? gradient : value) + h * kPackSize<A>);
       }
     } else {
-      unpack(load_shared_pack_if<T>(there, ring.own(slot, 1) + v * kClusterStrideBytes), value);
+      unpack(load_shared_pack_if<T>(there, at(slot, 1, v)), value);
     }
     if constexpr (!kReady) get(weights, there, v, weight);
 #pragma unroll
@@ -221,9 +227,13 @@ struct BackwardWorker {
   /// What was written to a slot comes before what the next copy writes there, which lane 0 starts after a __syncwarp().
   static __device__ __forceinline__ void fence_kept() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+  /// Where pack v of a tensor is.
+  __device__ __forceinline__ SharedAddress at(int slot, int tensor, int v) const {
+    return ring.own(slot, tensor) + (kByHalves ? v % (kVectors / 2) : v) * kClusterStrideBytes;
+  }
   /// Where what takes the place of dy is kept, in parts.
-  __device__ __forceinline__ SharedAddress kept(int slot, int part) const {
-    return ring.own(slot, part == 0 ? 1 : residual ? 3 : 2);
+  __device__ __forceinline__ SharedAddress kept(int slot, int part, int v) const {
+    return at(slot, part == 0 ? 1 : residual ? 3 : 2, v);
   }
   __device__ __forceinline__ void keep(int slot, int v, const A (&value)[kSize]) {
     if (!share.valid(v)) return;
@@ -232,35 +242,38 @@ struct BackwardWorker {
       Pack<A> pack;
 #pragma unroll
       for (int j = 0; j < kPackSize<A>; ++j) pack.word[j] = value[h * kPackSize<A> + j];
-      store_shared_pack(kept(slot, h) + v * kClusterStrideBytes, pack);
+      store_shared_pack(kept(slot, h, v), pack);
     }
   }
 
-  /// Waits for a turn's row, adds to the parameters' sums and gives the warp's part of the row's sums to the exchange.
-  __device__ __forceinline__ void contribute(int turn, const RingPlace& place, const RowStatistics<A>& of) {
-    A product = A(0), sum = A(0);
-    if (share.count > 0) {
-      ring.wait(place);
+  /// Adds packs kFrom .. kTo - 1, once they are there, to the parameters' sums and to those of the row.
+  template <int kFrom, int kTo>
+  __device__ __forceinline__ void add(const RingPlace& place, const RowStatistics<A>& of, SumPair<A>& sums) {
+    if (share.count == 0) return;
+    ring.wait(place);
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        if (!kBranchless && !share.valid(v)) continue;
-        A xhat[kSize], gradient[kSize], value[kSize];
-        read<false>(place.slot, v, of, xhat, gradient, value);
-        if constexpr (kKeeps) keep(place.slot, v, kKeepsGradient ? gradient : value);
+    for (int v = kFrom; v < kTo; ++v) {
+      if (!kBranchless && !share.valid(v)) continue;
+      A xhat[kSize], gradient[kSize], value[kSize];
+      read<false>(place.slot, v, of, xhat, gradient, value);
+      if constexpr (kKeeps) keep(place.slot, v, kKeepsGradient ? gradient : value);
 #pragma unroll
-        for (int j = 0; j < kSize; ++j) {
-          product += gradient[j] * xhat[j];
-          if constexpr (kLayer) sum += gradient[j];
-          dweight[v][j] += value[j] * xhat[j];
-        }
-        if (bias) {
+      for (int j = 0; j < kSize; ++j) {
+        sums.first += gradient[j] * xhat[j];
+        if constexpr (kLayer) sums.second += gradient[j];
+        dweight[v][j] += value[j] * xhat[j];
+      }
+      if (bias) {
 #pragma unroll
-          for (int j = 0; j < kSize; ++j) dbias[v][j] += value[j];
-        }
+        for (int j = 0; j < kSize; ++j) dbias[v][j] += value[j];
       }
     }
-    SumPair<A> pair{warp_sum(product), A(0)};
-    if constexpr (kLayer) pair.second = warp_sum(sum);
+  }
+
+  /// Gives the warp's part of a row's sums to the exchange.
+  __device__ __forceinline__ void give(int turn, const SumPair<A>& sums) {
+    SumPair<A> pair{warp_sum(sums.first), A(0)};
+    if constexpr (kLayer) pair.second = warp_sum(sums.second);
     if constexpr (kServed) {
       exchange.contribute(turn, share.warp, pair);
     } else {
@@ -269,45 +282,50 @@ struct BackwardWorker {
     if constexpr (kKeeps && !kServed) fence_kept();  // while others contribute: the answer is not there yet
   }
 
-  /// Writes dx of a turn's row with the sums that the exchange answers; the slot may be filled again then:
-  /// refill(false) (one by one) says so of the first half of each lane's packs, refill(true) of all.
-  template <class Refill>
-  __device__ __forceinline__ void finish(int turn, int slot, const RowStatistics<A>& of, Refill refill) {
-    A c1, c2;
+  /// Waits for a turn's row, adds to the parameters' sums and gives the warp's part of the row's sums to the exchange.
+  __device__ __forceinline__ void contribute(int turn, const RingPlace& place, const RowStatistics<A>& of) {
+    SumPair<A> sums{A(0), A(0)};
+    add<0, kVectors>(place, of, sums);
+    give(turn, sums);
+  }
+
+  /// What the exchange answers: the factors of a row's dx.
+  __device__ __forceinline__ SumPair<A> answer(int turn, const RowStatistics<A>& of) {
     if constexpr (kServed) {
       const SumPair<A> answer = exchange.answer(turn);
-      c1 = kLayer ? answer.first : A(0);
-      c2 = answer.second;
+      return {kLayer ? answer.first : A(0), answer.second};
     } else {
       const SumPair<A> total = exchange.answer(turn, parts, share.parts());
-      c1 = kLayer ? total.second * scalars.reciprocal_cols * of.rstd : A(0);
-      c2 = total.first * scalars.reciprocal_cols * of.rstd;
+      return {kLayer ? total.second * scalars.reciprocal_cols * of.rstd : A(0),
+              total.first * scalars.reciprocal_cols * of.rstd};
     }
+  }
+
+  /// Writes packs kFrom .. kTo - 1 of a turn's dx; the slot may be filled again then.
+  template <int kFrom, int kTo>
+  __device__ __forceinline__ void write(int turn, int slot, const RowStatistics<A>& of, const SumPair<A>& c) {
     T* dx = share.own(turn_pointer<T>(p.dx, scalars.rows, share.row(turn)));
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = kFrom; v < kTo; ++v) {
       if (!kBranchless && !share.valid(v)) continue;
       A xhat[kSize], gradient[kSize], value[kSize];
       read<kKeeps>(slot, v, of, xhat, gradient, value);
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) gradient[j] = input_gradient(gradient[j], xhat[j], of.rstd, c1, c2);
+      for (int j = 0; j < kSize; ++j) gradient[j] = input_gradient(gradient[j], xhat[j], of.rstd, c.first, c.second);
       if (residual) {
-        unpack(load_shared_pack_if<T>(!kBranchless || share.valid(v), ring.own(slot, 2) + v * kClusterStrideBytes),
-               value);
+        unpack(load_shared_pack_if<T>(!kBranchless || share.valid(v), at(slot, 2, v)), value);
 #pragma unroll
         for (int j = 0; j < kSize; ++j) gradient[j] += value[j];
       }
       if (share.valid(v)) store_pack(dx + v * kClusterStride<T>, to_pack<T>(gradient));
-      if constexpr (kKeepsGradient) {
-        if (v == kVectors / 2 - 1) {
-          __syncwarp();
-          refill(false);
-        }
-      }
     }
     if constexpr (kKeeps && kServed) fence_kept();
     __syncwarp();
-    refill(true);
+  }
+
+  /// The same of all packs, with what the exchange answers.
+  __device__ __forceinline__ void finish(int turn, int slot, const RowStatistics<A>& of) {
+    write<0, kVectors>(turn, slot, of, answer(turn, of));
   }
 };
 

@@ -16,7 +16,7 @@ namespace normact::cuda {
 
 /// sum += s over the thread's columns, where s = x, or round(x + residual), which also goes to residual_out and
 /// replaces x in shared memory.
-template <class T, bool kPacks, class A = Accumulator<T>>
+template <class T, int kStep, class A = Accumulator<T>>
 __device__ __forceinline__ void sum_columns(const RowForward& p, const TileSplit& split, const TileUnit& unit,
                                             const TileThread& thread, SharedAddress tile, A (&sum)[kPackSize<T>]) {
   constexpr int kSize = kPackSize<T>;
@@ -33,7 +33,7 @@ __device__ __forceinline__ void sum_columns(const RowForward& p, const TileSplit
       for (int u = 0; u < kAtOnce; ++u) {
         const int column = first + u * thread.groups;
         if (column < cols) {
-          addend[u] = load_unit<T, kPacks>(from + TileColumn(split, column).in(p.residual), unit.rows);
+          addend[u] = load_unit<T, kStep>(from + TileColumn(split, column).in(p.residual), unit.rows);
         }
       }
     }
@@ -42,7 +42,7 @@ __device__ __forceinline__ void sum_columns(const RowForward& p, const TileSplit
       const int column = first + u * thread.groups;
       if (column >= cols) continue;
       A value[kSize];
-      unpack(own_pack<T>(unit, thread.slot(tile, column)), value);
+      unpack(load_shared_pack<T>(thread.slot(tile, column)), value);
       if (residual) {
         A more[kSize];
         unpack(addend[u], more);
@@ -50,7 +50,8 @@ __device__ __forceinline__ void sum_columns(const RowForward& p, const TileSplit
         for (int j = 0; j < kSize; ++j) value[j] += more[j];
         const Pack<T> rounded = to_pack<T>(value);
         store_shared_pack(thread.slot(tile, column), rounded);
-        store_unit<T, kPacks>(to + TileColumn(split, column).in(p.residual_out), rounded, unit.rows);
+        store_unit<T, kStep>(to + TileColumn(split, column).in(p.residual_out), rounded, unit.rows, thread,
+                             thread.slot(tile, column));
         unpack(rounded, value);
       }
 #pragma unroll
@@ -59,13 +60,13 @@ __device__ __forceinline__ void sum_columns(const RowForward& p, const TileSplit
   }
 }
 
-template <class T, NormKind kKind, bool kActivated, bool kPacks>
+template <class T, NormKind kKind, bool kActivated, int kStep>
 __global__ void __launch_bounds__(kTileForwardThreads, 2)
     row_forward_tile_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
                             const Scalars<Accumulator<T>> scalars, const __grid_constant__ TileSplit split) {
   using A = Accumulator<T>;
   constexpr int kSize = kPackSize<T>;
-  constexpr int kUnroll = kActivated || !kPacks ? 1 : 2;
+  constexpr int kUnroll = kActivated || kStep < kPackBytes ? 1 : 2;
   constexpr bool kLayer = kKind == NormKind::layer;
   extern __shared__ __align__(128) char shared[];
   const RowGeometry& g = p.geometry;
@@ -77,19 +78,19 @@ __global__ void __launch_bounds__(kTileForwardThreads, 2)
   const TileParameters<A> parameters(memory + (blockDim.x / kWarp + 1) * split.lanes * kSize, cols);
   start_after_previous();
 
-  fetch_unit<T, kPacks>(p.x, g, split, unit, thread, tile);
+  fetch_unit<T, kStep>(p.x, g, split, unit, thread, tile);
   commit_copies();
   parameters.template fill<T>(p, scalars, split);  // there behind the barriers of the first sum
   wait_copies<0>();
   A mean[1][kSize] = {}, square[1][kSize] = {};
-  if (kLayer || p.residual.data != nullptr) sum_columns<T, kPacks>(p, split, unit, thread, tile, mean[0]);
+  if (kLayer || p.residual.data != nullptr) sum_columns<T, kStep>(p, split, unit, thread, tile, mean[0]);
   if constexpr (kLayer) tile_sum(mean, thread, memory);
 #pragma unroll
   for (int j = 0; j < kSize; ++j) mean[0][j] = kLayer ? mean[0][j] * scalars.reciprocal_cols : A(0);
 #pragma unroll 2
   for (int column = thread.group; column < cols; column += thread.groups) {
     A value[kSize];
-    unpack(own_pack<T>(unit, thread.slot(tile, column)), value);
+    unpack(load_shared_pack<T>(thread.slot(tile, column)), value);
     if constexpr (kLayer) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) value[j] -= mean[0][j];
@@ -114,11 +115,12 @@ __global__ void __launch_bounds__(kTileForwardThreads, 2)
   for (int column = thread.group; column < cols; column += thread.groups) {
     const A weight = parameters.weights[column], bias = parameters.biases[column];
     A value[kSize];
-    unpack(own_pack<T>(unit, thread.slot(tile, column)), value);
+    unpack(load_shared_pack<T>(thread.slot(tile, column)), value);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) value[j] = affine(normalized(value[j], mean[0][j], rstd[j]), weight, bias);
     activate<T>(value, p);
-    store_unit<T, kPacks>(y + TileColumn(split, column).in(p.y), to_pack<T>(value), unit.rows);
+    store_unit<T, kStep>(y + TileColumn(split, column).in(p.y), to_pack<T>(value), unit.rows, thread,
+                         thread.slot(tile, column));
   }
 }
 

@@ -64,11 +64,7 @@ struct TileUnit {
     const int64_t stride = operand.row_stride[g.row_ndim - 1];
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
-      if (j < rows && operand.data != nullptr) {
-        copy_word_async(shared_address(to + j), from + j * stride);
-      } else {
-        to[j] = 0;
-      }
+      copy_async<sizeof(float)>(shared_address(to + j), from + j * stride, j < rows && operand.data != nullptr);
     }
   }
   template <class A, int kSize>
@@ -98,34 +94,6 @@ struct TileColumn {
   }
 };
 
-/// One column of a unit from memory: a pack, or element by element (!kPacks); zero where there is no row.
-template <class T, bool kPacks>
-__device__ __forceinline__ Pack<T> load_unit(const T* from, int rows) {
-  if constexpr (kPacks) {
-    return rows > 0 ? load_pack(from) : Pack<T>{};
-  } else {
-    return load_pack_elements(from, [&](int j) { return j < rows; });
-  }
-}
-
-template <class T, bool kPacks>
-__device__ __forceinline__ void store_unit(T* to, const Pack<T>& pack, int rows) {
-  if constexpr (kPacks) {
-    if (rows > 0) store_pack(to, pack);
-  } else if constexpr (sizeof(T) == 2) {
-    auto* bits = reinterpret_cast<unsigned short*>(to);
-#pragma unroll
-    for (int j = 0; j < kPackSize<T>; ++j) {
-      if (j < rows) bits[j] = static_cast<unsigned short>(pack.word[j / 2] >> (j % 2 * 16));
-    }
-  } else {
-#pragma unroll
-    for (int j = 0; j < kPackSize<T>; ++j) {
-      if (j < rows) to[j] = pack.word[j];
-    }
-  }
-}
-
 /// The place of a thread in its block, and what it owns in shared memory: a pack for each of its columns.
 struct TileThread {
   int lane;  // which unit of the tile
@@ -144,35 +112,109 @@ struct TileThread {
   }
 };
 
-/// Starts bringing in all of a thread's columns of one operand; elements are there when it returns.
-template <class T, bool kPacks>
+// Lines move kStep bytes at a time, which divide their addresses and their length: packs of 16, halves of these, or
+// elements.
+
+/// run(kStep) for lines of this access.
+template <class T, class Run>
+Status with_line_step(RowAccess access, Run run) {
+  if (access == RowAccess::packed_lines) return run(std::integral_constant<int, kPackBytes>());
+  if constexpr (sizeof(T) == 2) {
+    if (access == RowAccess::half_packed_lines) return run(std::integral_constant<int, kPackBytes / 2>());
+  }
+  return run(std::integral_constant<int, sizeof(T)>());
+}
+
+/// One column of a unit from memory; zero where there is no row.
+template <class T, int kStep>
+__device__ __forceinline__ Pack<T> load_unit(const T* from, int rows) {
+  if constexpr (kStep == kPackBytes) {
+    return rows > 0 ? load_pack(from) : Pack<T>{};
+  } else if constexpr (kStep == sizeof(T)) {
+    return load_pack_elements(from, [&](int j) { return j < rows; });
+  } else {
+    static_assert(kStep == kPackBytes / 2 && sizeof(T) == 2);
+    constexpr int kHalf = kPackSize<T> / 2;
+    const NarrowPack<T> low = rows > 0 ? load_narrow_pack(from) : NarrowPack<T>{};
+    const NarrowPack<T> high = rows > kHalf ? load_narrow_pack(from + kHalf) : NarrowPack<T>{};
+    return {low.word[0], low.word[1], high.word[0], high.word[1]};
+  }
+}
+
+/// Whether copies can bring lines into shared memory.
+template <int kStep>
+constexpr bool kTileCopies = kStep >= 4;
+
+/// Starts bringing one column of a unit into its slot; zeros where there is no row.
+template <class T, int kStep>
+__device__ __forceinline__ void fetch_column(SharedAddress slot, const T* from, int rows) {
+  static_assert(kTileCopies<kStep>);
+  if constexpr (kStep == kPackBytes) {
+    if (rows > 0) {
+      copy_async(slot, from);
+    } else {
+      store_shared_pack(slot, Pack<T>{});
+    }
+  } else {
+    constexpr int kElements = kStep / sizeof(T);
+#pragma unroll
+    for (int j = 0; j < kPackSize<T>; j += kElements) {
+      copy_async<kStep>(slot + j * static_cast<int>(sizeof(T)), from + j, j < rows);
+    }
+  }
+}
+
+/// Writes one column of a unit; all lanes of a group call it. Elements pass through the unit's slot, so that
+/// neighbouring lanes write neighbouring ones: a write to a part of 32 bytes costs as much as to all.
+template <class T, int kStep>
+__device__ __forceinline__ void store_unit(T* to, const Pack<T>& pack, int rows, const TileThread& thread,
+                                           SharedAddress slot) {
+  if constexpr (kStep == kPackBytes) {
+    if (rows > 0) store_pack(to, pack);
+  } else if constexpr (kStep == sizeof(T)) {
+    using Bits = std::conditional_t<sizeof(T) == 2, unsigned short, unsigned>;
+    const unsigned lanes = (1u << thread.lanes) - 1 << (threadIdx.x % kWarp - thread.lane);
+    const auto* tile = static_cast<const Bits*>(__cvta_shared_to_generic(slot - thread.lane * kPackBytes));
+    store_shared_pack(slot, pack);
+    __syncwarp(lanes);
+#pragma unroll 2
+    for (int at = thread.lane; at < kPackSize<T> * thread.lanes; at += thread.lanes) {
+      const int unit = at / kPackSize<T>, j = at % kPackSize<T>;
+      const auto address = __shfl_sync(lanes, reinterpret_cast<unsigned long long>(to), unit, thread.lanes);
+      const int count = __shfl_sync(lanes, rows, unit, thread.lanes);
+      if (j < count) reinterpret_cast<Bits*>(address)[j] = tile[at];
+    }
+    __syncwarp(lanes);
+  } else {
+    static_assert(kStep == kPackBytes / 2 && sizeof(T) == 2);
+    constexpr int kHalf = kPackSize<T> / 2;
+    if (rows > 0) store_pack(to, NarrowPack<T>{pack.word[0], pack.word[1]});
+    if (rows > kHalf) store_pack(to + kHalf, NarrowPack<T>{pack.word[2], pack.word[3]});
+  }
+}
+
+/// Starts bringing in all of a thread's columns of one operand; without copies they are there when it returns.
+template <class T, int kStep>
 __device__ __forceinline__ void fetch_unit(const Operand& operand, const RowGeometry& g, const TileSplit& split,
                                            const TileUnit& unit, const TileThread& thread, SharedAddress tile) {
   const int cols = static_cast<int>(g.cols);
   const T* from = unit.in<const T>(operand, g);
-  if constexpr (kPacks) {
-    if (unit.rows == 0) return;
+  if constexpr (kTileCopies<kStep>) {
 #pragma unroll 2
     for (int column = thread.group; column < cols; column += thread.groups) {
-      copy_async(thread.slot(tile, column), from + TileColumn(split, column).in(operand));
+      fetch_column<T, kStep>(thread.slot(tile, column), from + TileColumn(split, column).in(operand), unit.rows);
     }
   } else {
     for (int column = thread.group; column < cols; column += 2 * thread.groups) {
       const int second = column + thread.groups;
-      const Pack<T> pack = load_unit<T, false>(from + TileColumn(split, column).in(operand), unit.rows);
+      const Pack<T> pack = load_unit<T, kStep>(from + TileColumn(split, column).in(operand), unit.rows);
       if (second < cols) {
-        const Pack<T> other = load_unit<T, false>(from + TileColumn(split, second).in(operand), unit.rows);
+        const Pack<T> other = load_unit<T, kStep>(from + TileColumn(split, second).in(operand), unit.rows);
         store_shared_pack(thread.slot(tile, second), other);
       }
       store_shared_pack(thread.slot(tile, column), pack);
     }
   }
-}
-
-/// Its own copy of one column; zero where there is no row.
-template <class T>
-__device__ __forceinline__ Pack<T> own_pack(const TileUnit& unit, SharedAddress slot) {
-  return unit.rows > 0 ? load_shared_pack<T>(slot) : Pack<T>{};
 }
 
 /// value[0 .. kSize) = from[0 ..), from shared memory at a multiple of 16 bytes.
