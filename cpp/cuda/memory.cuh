@@ -316,13 +316,17 @@ __device__ __forceinline__ void copy_async(SharedAddress shared, const void* glo
 #endif
 }
 
-/// The same for 4 or 8 bytes, which are zero if they are not `inside`; then `global` is not read.
+/// The same for 4, 8 or 16 bytes, which are zero if they are not `inside`; then `global` is not read.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(SharedAddress shared, const void* global, bool inside) {
 #if __CUDA_ARCH__ >= 800
   const int bytes = inside ? kBytes : 0;
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global), "n"(kBytes), "r"(bytes)
-               : "memory");
+  if constexpr (kBytes == kPackBytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global), "n"(kBytes), "r"(bytes)
+                 : "memory");
+  }
 #else
   const uint32_t* from = static_cast<const uint32_t*>(global);
 #pragma unroll

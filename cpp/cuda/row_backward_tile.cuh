@@ -192,8 +192,8 @@ __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<
     }
     store_unit<T, kStep>(dx + again.in(p.dx), to_pack<T>(gradient), unit.rows, thread, x_slot);
     if constexpr (kTileCopies<kStep>) {
-      fetch_column<T, kStep>(x_slot, next_x + again.in(p.x), next.rows);
-      fetch_column<T, kStep>(dy_slot, next_dy + again.in(p.dy), next.rows);
+      refill_column<T, kStep>(x_slot, next_x + again.in(p.x), next.rows);
+      refill_column<T, kStep>(dy_slot, next_dy + again.in(p.dy), next.rows);
     }
   }
 }

@@ -14,7 +14,11 @@
 namespace normact::cuda {
 
 constexpr int kApplyThreads = 256;
-constexpr int kApplyUnroll = 4;  // rows in flight a thread
+/// Rows of a thread under way, of units of so many elements: as many as registers hold.
+template <int kSize>
+constexpr int kApplyUnroll = kSize == 1   ? 8
+                             : kSize == 8 ? 2
+                                          : 4;
 
 /// c1 = rstd * E[g] and c2 = rstd * E[g * xhat] of one row.
 template <class A>
@@ -44,7 +48,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   const Parameter<T, X> weight(p.weight), bias(p.bias);
   A sum[2] = {A(0), A(0)};
   const int64_t units = g.cols / kSize;
-#pragma unroll kStreamUnroll
+#pragma unroll kStreamUnroll < kPacks>
   for (int64_t unit = threadIdx.x; unit < units; unit += blockDim.x) {
     A x_value[kSize], dy_value[kSize], w[kSize];
     Io::load(x, p.x, g, unit * kSize, x_value);
@@ -83,7 +87,7 @@ __global__ void __launch_bounds__(kApplyThreads)
                                      void* partial_sums) {
   using A = Accumulator<T>;
   using Io = StridedUnit<T, X, kPacks>;
-  constexpr int kSize = Io::kSize;
+  constexpr int kSize = Io::kSize, kUnroll = kApplyUnroll<kSize>;
   const RowGeometry& g = p.geometry;
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kApplyThreads + threadIdx.x) * kSize;
   start_after_previous();
@@ -108,23 +112,29 @@ __global__ void __launch_bounds__(kApplyThreads)
   }
   A dweight[kSize] = {};
   A dbias[kSize] = {};
-  for (int64_t base = begin; base < end; base += kApplyUnroll) {
-    A x_value[kApplyUnroll][kSize], value[kApplyUnroll][kSize];
+  for (int64_t base = begin; base < end; base += kUnroll) {
+    A x_value[kUnroll][kSize], value[kUnroll][kSize], addend[kUnroll][kSize];
+    A means_of[kUnroll], rstds[kUnroll];
+    GradientMeans<A> factors[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kApplyUnroll; ++u) {  // all reads before the first write, which the compiler may not overtake
-      if (base + u < end) {
-        Io::load(any_row_pointer<const T>(p.x, g, base + u), p.x, g, column, x_value[u]);
-        Io::load(any_row_pointer<const X>(p.dy, g, base + u), p.dy, g, column, value[u]);
-      }
-    }
-#pragma unroll
-    for (int u = 0; u < kApplyUnroll; ++u) {
+    for (int u = 0; u < kUnroll; ++u) {  // all reads before the first write, which the compiler may not overtake
       const int64_t row = base + u;
       if (row >= end) continue;
-      A mean = A(0);
-      if constexpr (kKind == NormKind::layer) mean = *any_row_pointer<const A>(p.mean, g, row);
-      const A rstd = *any_row_pointer<const A>(p.rstd, g, row);
-      const GradientMeans<A> c = means[row];
+      Io::load(any_row_pointer<const T>(p.x, g, row), p.x, g, column, x_value[u]);
+      Io::load(any_row_pointer<const X>(p.dy, g, row), p.dy, g, column, value[u]);
+      if (p.dresidual.data != nullptr) {
+        Io::load(any_row_pointer<const T>(p.dresidual, g, row), p.dresidual, g, column, addend[u]);
+      }
+      means_of[u] = A(0);
+      if constexpr (kKind == NormKind::layer) means_of[u] = *any_row_pointer<const A>(p.mean, g, row);
+      rstds[u] = *any_row_pointer<const A>(p.rstd, g, row);
+      factors[u] = means[row];
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t row = base + u;
+      if (row >= end) continue;
+      const A mean = means_of[u], rstd = rstds[u];
       if constexpr (kActivated) {
         A h[kSize];
 #pragma unroll
@@ -136,13 +146,11 @@ __global__ void __launch_bounds__(kApplyThreads)
         const A xhat = normalized(x_value[u][j], mean, rstd);
         dweight[j] += value[u][j] * xhat;
         dbias[j] += value[u][j];
-        value[u][j] = input_gradient(value[u][j] * w[j], xhat, rstd, c.c1, c.c2);
+        value[u][j] = input_gradient(value[u][j] * w[j], xhat, rstd, factors[u].c1, factors[u].c2);
       }
       if (p.dresidual.data != nullptr) {
-        A addend[kSize];
-        Io::load(any_row_pointer<const T>(p.dresidual, g, row), p.dresidual, g, column, addend);
 #pragma unroll
-        for (int j = 0; j < kSize; ++j) value[u][j] += addend[j];
+        for (int j = 0; j < kSize; ++j) value[u][j] += addend[u][j];
       }
       if constexpr (!std::is_same_v<X, T>) {
         if (p.daddend.data != nullptr) {

@@ -3,7 +3,7 @@
 // contiguous, with parameters of two types, or (before sm_90) not whole packs. Variant stream.
 //
 // Work     a block, or a cluster with one contiguous slice a block, owns a row and walks over it in steps of
-//          blockDim * kUnroll units; a unit is a pack of 16 bytes (kPacks) or one element.
+//          blockDim * kStreamUnroll units; a unit is a pack of 16 bytes (kPacks) or one element.
 // Bytes    x (and residual) is read once and the normalised sum once more, y (and residual_out) is written once. The
 //          second walk runs backwards, so that it begins with what the first one left in the cache.
 // Plan     kPacks: aligned as for the register variants. Otherwise anything.
@@ -14,7 +14,9 @@
 
 namespace normact::cuda {
 
-constexpr int kStreamUnroll = 4;
+/// Units of a thread under way. All are read before the first is written, which no read may overtake.
+template <bool kPacks>
+constexpr int kStreamUnroll = kPacks ? 4 : 8;
 
 /// Reads and writes one unit of a row: a pack of T, or as many elements of another type, or one element at any stride.
 /// X: the type of parameters that are not in the accumulator's.
@@ -109,7 +111,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
                               const Scalars<Accumulator<T>> scalars) {
   using A = Accumulator<T>;
   using Io = StridedUnit<T, X, kPacks>;
-  constexpr int kSize = Io::kSize;
+  constexpr int kSize = Io::kSize, kUnroll = kStreamUnroll<kPacks>;
   const RowGeometry& g = p.geometry;
   int64_t row = blockIdx.x;
   int64_t begin = 0;  // this block's slice, in units
@@ -132,14 +134,14 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   const T* residual = any_row_pointer<const T>(p.residual, g, row);
   T* sum = any_row_pointer<T>(p.residual_out, g, row);
   X* y = any_row_pointer<X>(p.y, g, row);
-  const int64_t step = static_cast<int64_t>(blockDim.x) * kStreamUnroll;
+  const int64_t step = static_cast<int64_t>(blockDim.x) * kUnroll;
 
   Moments<double> moments{0, 0, 0};
   for (int64_t base = begin + threadIdx.x; base < end; base += step) {
-    A value[kStreamUnroll][kSize];
+    A value[kUnroll][kSize];
     int units = 0;
 #pragma unroll
-    for (int u = 0; u < kStreamUnroll; ++u) {
+    for (int u = 0; u < kUnroll; ++u) {
       const int64_t unit = base + static_cast<int64_t>(u) * blockDim.x;
       if (unit < end) {
         units = u + 1;
@@ -147,23 +149,25 @@ __global__ void __launch_bounds__(kMaxRowThreads)
       }
     }
     if (has_residual) {
+      const auto column = [&](int u) { return (base + static_cast<int64_t>(u) * blockDim.x) * kSize; };
+      A addend[kUnroll][kSize];
 #pragma unroll
-      for (int u = 0; u < kStreamUnroll; ++u) {
-        if (u < units) {
-          const int64_t column = (base + static_cast<int64_t>(u) * blockDim.x) * kSize;
-          A addend[kSize];
-          Io::load(residual, p.residual, g, column, addend);
+      for (int u = 0; u < kUnroll; ++u) {
+        if (u < units) Io::load(residual, p.residual, g, column(u), addend[u]);
+      }
 #pragma unroll
-          for (int j = 0; j < kSize; ++j) value[u][j] += addend[j];
-          Io::store(sum, p.residual_out, g, column, value[u]);
-        }
+      for (int u = 0; u < kUnroll; ++u) {
+        if (u >= units) continue;
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) value[u][j] += addend[u][j];
+        Io::store(sum, p.residual_out, g, column(u), value[u]);
       }
     }
     A mean = A(0);
     const A count = A(units * kSize);
     if constexpr (kKind == NormKind::layer) {
 #pragma unroll
-      for (int u = 0; u < kStreamUnroll; ++u) {
+      for (int u = 0; u < kUnroll; ++u) {
 #pragma unroll
         for (int j = 0; j < kSize; ++j) mean += u < units ? value[u][j] : A(0);
       }
@@ -171,7 +175,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     }
     A squares = A(0), left = A(0);  // about the rounded mean the deviations do not quite cancel
 #pragma unroll
-    for (int u = 0; u < kStreamUnroll; ++u) {
+    for (int u = 0; u < kUnroll; ++u) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const A centred = u < units ? value[u][j] - mean : A(0);
@@ -197,14 +201,14 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   const int64_t steps = (end - begin + step - 1) / step;
   for (int64_t s = steps - 1; s >= 0; --s) {
     const int64_t base = begin + s * step + threadIdx.x;
-    A value[kStreamUnroll][kSize];
+    A value[kUnroll][kSize];
 #pragma unroll
-    for (int u = 0; u < kStreamUnroll; ++u) {
+    for (int u = 0; u < kUnroll; ++u) {
       const int64_t unit = base + static_cast<int64_t>(u) * blockDim.x;
       if (unit < end) Io::load(source, source_operand, g, unit * kSize, value[u]);
     }
 #pragma unroll
-    for (int u = 0; u < kStreamUnroll; ++u) {
+    for (int u = 0; u < kUnroll; ++u) {
       const int64_t unit = base + static_cast<int64_t>(u) * blockDim.x;
       if (unit >= end) continue;
       A w[kSize], b[kSize];

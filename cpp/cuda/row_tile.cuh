@@ -149,18 +149,23 @@ constexpr bool kTileCopies = kStep >= 4;
 template <class T, int kStep>
 __device__ __forceinline__ void fetch_column(SharedAddress slot, const T* from, int rows) {
   static_assert(kTileCopies<kStep>);
-  if constexpr (kStep == kPackBytes) {
-    if (rows > 0) {
-      copy_async(slot, from);
-    } else {
-      store_shared_pack(slot, Pack<T>{});
-    }
-  } else {
-    constexpr int kElements = kStep / sizeof(T);
+  constexpr int kElements = kStep / sizeof(T);
 #pragma unroll
-    for (int j = 0; j < kPackSize<T>; j += kElements) {
-      copy_async<kStep>(slot + j * static_cast<int>(sizeof(T)), from + j, j < rows);
-    }
+  for (int j = 0; j < kPackSize<T>; j += kElements) {
+    copy_async<kStep>(slot + j * static_cast<int>(sizeof(T)), from + j, j < rows);
+  }
+}
+
+/// The same, where a tile has been used: by a branch, which for packs is 3 % faster in the
+/// backward, and 1 to 2 % slower in the forward (fp32, bf16; H200).
+template <class T, int kStep>
+__device__ __forceinline__ void refill_column(SharedAddress slot, const T* from, int rows) {
+  if constexpr (kStep < kPackBytes) {
+    fetch_column<T, kStep>(slot, from, rows);
+  } else if (rows > 0) {
+    copy_async(slot, from);
+  } else {
+    store_shared_pack(slot, Pack<T>{});
   }
 }
 
