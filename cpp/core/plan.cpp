@@ -87,8 +87,8 @@ bool divide_over_cluster(const RowRequest& r, const DeviceInfo& device, int vect
   return true;
 }
 
-/// Fills in the ring of a block, whose threads also need `fixed` shared bytes: `wanted` rows, or more if those are
-/// short, so that 96 KiB are on their way; false if `least` rows do not fit.
+/// Fills in the ring of a block, whose threads also need `fixed` shared bytes: `wanted` rows (or halves), or more if
+/// those are short, so that 96 KiB are on their way; false if `least` rows do not fit.
 bool plan_cluster_ring(const DeviceInfo& device, int tensors, int least, int wanted, int fixed, RowPlan* plan) {
   const int64_t stage = int64_t{tensors} * plan->packs_per_block * kPackBytes;
   const int64_t rows = std::clamp<int64_t>(ceil_div(96 << 10, stage), wanted, kClusterStages);

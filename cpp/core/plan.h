@@ -15,7 +15,7 @@ namespace normact {
 
 // What the planners and the kernels must agree on.
 constexpr int kMaxStages = 4;              // tiles or rows in flight (but for runs: run_layout.h)
-constexpr int kClusterStages = 6;          // rows of a cluster in flight
+constexpr int kClusterStages = 6;          // rows of a cluster in flight, or halves of rows
 constexpr int kClusterWarps = 16;          // of a cluster's block that work on rows, at most
 constexpr int kClusterServants = 2;        // more warps of it: one exchanges sums, one brings in rows
 constexpr int kExchangeDepth = 4;          // rows whose sums a cluster's blocks exchange at the same time
@@ -49,7 +49,7 @@ struct RowPlan {
   int lanes_a_sum;      // of a tile, backward: neighbouring lanes that share the sums of parameter gradients
   int cluster;          // blocks that share a row
   int packs_per_block;  // of a row, within a cluster
-  int stages;           // rows in flight a thread group (where rows come in ahead)
+  int stages;           // rows in flight a thread group (where rows come in ahead), or halves (kRowsByHalves)
   bool dense;           // runs: as in the request
   int64_t parts;        // row ranges with a row of partial parameter sums each (backward)
   int threads;          // per block

@@ -18,7 +18,7 @@ namespace normact::cuda {
 struct ClusterSplit {
   int warps;  // of a block that work on rows
   int packs_per_warp;
-  int stages;  // rows in flight, the one worked on included
+  int stages;  // rows in flight, the one worked on included, or halves of rows
 };
 
 #if __CUDA_ARCH__ >= 900

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packs of 16-bit elements beside packs of fp32, for mixed problems: as many elements, in 8 bytes. A kernel of such a
 // problem is that of fp32 (T), whose tensors of 16 bits (X) move in these; where X is T, all here is about packs of T.
+// Halves of packs of 16 bits (row_tile.cuh) move in them, too.
 #pragma once
 
 #include "cuda/numeric.cuh"

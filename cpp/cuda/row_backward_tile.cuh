@@ -6,7 +6,8 @@
 // Bytes    each element of x, dy (and dresidual) is read once, dx written once; a block leaves a row of parameter sums
 //          in the workspace, and parameter_sum.cuh adds these up in a fixed order.
 // Pipeline as soon as a thread has a pack of dx, it starts copying what comes next to the place of that pack's x and
-// dy. Barriers four a tile. A thread's part of the tile, and its columns' parameter sums, are its own.
+//          dy.
+// Barriers four a tile. A thread's part of the tile, but see store_unit, and its columns' parameter sums are its own.
 #pragma once
 
 #include "cuda/parameter_sum.cuh"
@@ -280,6 +281,7 @@ __global__ void __launch_bounds__(kTileBackwardThreads, kActivated ? 1 : 2)
     }
     commit_copies();
   }
+  wait_copies<0>();  // of no bytes
   __syncthreads();
   const Partials<A> partials(p, workspace, gridDim.x, blockIdx.x);
   for (int column = threadIdx.x; column < cols; column += blockDim.x) {

@@ -4,7 +4,7 @@
 // Work     a block owns a tile of neighbouring rows with all their columns. Several small blocks share a
 //          multiprocessor: while one computes, others have their tiles on the way.
 // Bytes    each element of x (and residual) is read once, each of y (and residual_out) written once.
-// Barriers two a sum (layer: four, rms: two); a thread's part of the tile in shared memory is its own.
+// Barriers two a sum (layer: four, rms: two); a thread's part of the tile is its own, but see store_unit.
 // Sums     two-pass, about the row's own mean; their order depends on the columns alone.
 #pragma once
 
@@ -49,7 +49,7 @@ __device__ __forceinline__ void sum_columns(const RowForward& p, const TileSplit
 #pragma unroll
         for (int j = 0; j < kSize; ++j) value[j] += more[j];
         const Pack<T> rounded = to_pack<T>(value);
-        store_shared_pack(thread.slot(tile, column), rounded);
+        if constexpr (kStep != sizeof(T)) store_shared_pack(thread.slot(tile, column), rounded);
         store_unit<T, kStep>(to + TileColumn(split, column).in(p.residual_out), rounded, unit.rows, thread,
                              thread.slot(tile, column));
         unpack(rounded, value);

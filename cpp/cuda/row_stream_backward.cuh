@@ -16,9 +16,7 @@ namespace normact::cuda {
 constexpr int kApplyThreads = 256;
 /// Rows of a thread under way, of units of so many elements: as many as registers hold.
 template <int kSize>
-constexpr int kApplyUnroll = kSize == 1   ? 8
-                             : kSize == 8 ? 2
-                                          : 4;
+constexpr int kApplyUnroll = kSize == 8 ? 2 : 4;
 
 /// c1 = rstd * E[g] and c2 = rstd * E[g * xhat] of one row.
 template <class A>
@@ -48,7 +46,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   const Parameter<T, X> weight(p.weight), bias(p.bias);
   A sum[2] = {A(0), A(0)};
   const int64_t units = g.cols / kSize;
-#pragma unroll kStreamUnroll < kPacks>
+#pragma unroll kStreamUnroll
   for (int64_t unit = threadIdx.x; unit < units; unit += blockDim.x) {
     A x_value[kSize], dy_value[kSize], w[kSize];
     Io::load(x, p.x, g, unit * kSize, x_value);

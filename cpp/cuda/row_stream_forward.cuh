@@ -15,8 +15,7 @@
 namespace normact::cuda {
 
 /// Units of a thread under way. All are read before the first is written, which no read may overtake.
-template <bool kPacks>
-constexpr int kStreamUnroll = kPacks ? 4 : 8;
+constexpr int kStreamUnroll = 4;
 
 /// Reads and writes one unit of a row: a pack of T, or as many elements of another type, or one element at any stride.
 /// X: the type of parameters that are not in the accumulator's.
@@ -111,7 +110,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
                               const Scalars<Accumulator<T>> scalars) {
   using A = Accumulator<T>;
   using Io = StridedUnit<T, X, kPacks>;
-  constexpr int kSize = Io::kSize, kUnroll = kStreamUnroll<kPacks>;
+  constexpr int kSize = Io::kSize;
   const RowGeometry& g = p.geometry;
   int64_t row = blockIdx.x;
   int64_t begin = 0;  // this block's slice, in units
@@ -134,14 +133,14 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   const T* residual = any_row_pointer<const T>(p.residual, g, row);
   T* sum = any_row_pointer<T>(p.residual_out, g, row);
   X* y = any_row_pointer<X>(p.y, g, row);
-  const int64_t step = static_cast<int64_t>(blockDim.x) * kUnroll;
+  const int64_t step = static_cast<int64_t>(blockDim.x) * kStreamUnroll;
 
   Moments<double> moments{0, 0, 0};
   for (int64_t base = begin + threadIdx.x; base < end; base += step) {
-    A value[kUnroll][kSize];
+    A value[kStreamUnroll][kSize];
     int units = 0;
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int u = 0; u < kStreamUnroll; ++u) {
       const int64_t unit = base + static_cast<int64_t>(u) * blockDim.x;
       if (unit < end) {
         units = u + 1;
@@ -150,13 +149,13 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     }
     if (has_residual) {
       const auto column = [&](int u) { return (base + static_cast<int64_t>(u) * blockDim.x) * kSize; };
-      A addend[kUnroll][kSize];
+      A addend[kStreamUnroll][kSize];
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
+      for (int u = 0; u < kStreamUnroll; ++u) {
         if (u < units) Io::load(residual, p.residual, g, column(u), addend[u]);
       }
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
+      for (int u = 0; u < kStreamUnroll; ++u) {
         if (u >= units) continue;
 #pragma unroll
         for (int j = 0; j < kSize; ++j) value[u][j] += addend[u][j];
@@ -167,7 +166,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     const A count = A(units * kSize);
     if constexpr (kKind == NormKind::layer) {
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
+      for (int u = 0; u < kStreamUnroll; ++u) {
 #pragma unroll
         for (int j = 0; j < kSize; ++j) mean += u < units ? value[u][j] : A(0);
       }
@@ -175,7 +174,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     }
     A squares = A(0), left = A(0);  // about the rounded mean the deviations do not quite cancel
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int u = 0; u < kStreamUnroll; ++u) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const A centred = u < units ? value[u][j] - mean : A(0);
@@ -201,14 +200,14 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   const int64_t steps = (end - begin + step - 1) / step;
   for (int64_t s = steps - 1; s >= 0; --s) {
     const int64_t base = begin + s * step + threadIdx.x;
-    A value[kUnroll][kSize];
+    A value[kStreamUnroll][kSize];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int u = 0; u < kStreamUnroll; ++u) {
       const int64_t unit = base + static_cast<int64_t>(u) * blockDim.x;
       if (unit < end) Io::load(source, source_operand, g, unit * kSize, value[u]);
     }
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int u = 0; u < kStreamUnroll; ++u) {
       const int64_t unit = base + static_cast<int64_t>(u) * blockDim.x;
       if (unit >= end) continue;
       A w[kSize], b[kSize];

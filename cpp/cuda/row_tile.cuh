@@ -10,6 +10,7 @@
 
 #include "core/plan.h"
 #include "cuda/memory.cuh"
+#include "cuda/narrow_pack.cuh"
 #include "cuda/reduce.cuh"
 #include "cuda/row_activation.cuh"
 
@@ -169,8 +170,9 @@ __device__ __forceinline__ void refill_column(SharedAddress slot, const T* from,
   }
 }
 
-/// Writes one column of a unit; all lanes of a group call it. Elements pass through the unit's slot, so that
-/// neighbouring lanes write neighbouring ones: a write to a part of 32 bytes costs as much as to all.
+/// Writes one column of a unit; all lanes of a group call it. Elements pass through the unit's slot, which they stay in
+/// and which the group's lanes read between two __syncwarp(), so that neighbouring lanes write neighbouring ones: a
+/// write to a part of 32 bytes costs as much as to all.
 template <class T, int kStep>
 __device__ __forceinline__ void store_unit(T* to, const Pack<T>& pack, int rows, const TileThread& thread,
                                            SharedAddress slot) {

@@ -18,8 +18,8 @@ from layouts import LAYOUTS, supported
 
 both_dtypes = pytest.mark.parametrize(("dtype", "parameter_dtype"), DTYPES, ids=["-".join(pair) for pair in DTYPES])
 
-# Rows that lie side by side, columns far apart: lines of whole packs, of halves of these, of others, of less than a pack
-# or a vector.
+# Rows that lie side by side, columns far apart: lines of whole packs, of halves of these, of others, of less than a
+# pack or a vector.
 SIDE_BY_SIDE = (
     ((2, 12, 8, 8), (1,)),
     ((3, 50, 14, 14), (1,)),
