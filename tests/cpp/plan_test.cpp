@@ -281,7 +281,7 @@ TEST(the_widest_rows_of_a_backward_cluster_come_in_halves) {
     const RowPlan bare = backward(r);
     CHECK(bare.variant == NORMACT_ROW_CLUSTER && bare.cluster == 16 && bare.vectors == 8);
     CHECK_EQ(bare.threads, 512);  // none to exchange sums or to bring in rows
-    CHECK_EQ(bare.stages, 3);  // the first half of the next row is there during an exchange
+    CHECK_EQ(bare.stages, 3);     // the first half of the next row is there during an exchange
     CHECK_EQ(bare.shared_bytes, 3 * 65536 + 16 * kExchange);
     r.residual = true;
     CHECK_EQ(backward(r).stages, 2);
