@@ -15,6 +15,8 @@
 //          sums are there.
 #pragma once
 
+#include <type_traits>
+
 #include "core/plan.h"
 #include "cuda/cluster_exchange.cuh"
 #include "cuda/cluster_row.cuh"
@@ -28,6 +30,47 @@ namespace normact::cuda {
 
 template <bool kServed>
 constexpr int kBackwardClusterThreads = (kClusterWarps + (kServed ? kClusterServants : 0)) * kWarp;
+
+#if __CUDA_ARCH__ >= 900
+
+/// All rows of a working warp, in halves. statistics(turn): those of a turn's row.
+template <int kVectors, class Worker, class Fetch, class Load>
+__device__ __forceinline__ void work_by_halves(Worker& worker, const Fetch& fetch, const ClusterShare& share,
+                                               int stages, Load statistics) {
+  using A = typename Worker::A;
+  constexpr int kHalf = kVectors / 2;  // packs of a lane's first half
+  RingPlace place{0, 0};
+  const bool early = stages > 2;  // the first half of the next row is there during an exchange
+  int written = 0;                // the slot of the half that is written next
+  SumPair<A> sums{A(0), A(0)};
+  RowStatistics<A> current = statistics(0);
+  const auto add = [&](auto first, auto end, const RowStatistics<A>& of) {
+    worker.template add<first(), end()>(place, of, sums);
+    place = place.next(stages);
+  };
+  const auto write = [&](int turn, auto first, auto end, const SumPair<A>& c) {
+    worker.template write<first(), end()>(turn, written, current, c);
+    if (share.lane == 0) fetch.half(2 * turn + (first() > 0) + stages, written, kHalf);
+    written = written + 1 == stages ? 0 : written + 1;
+  };
+  constexpr std::integral_constant<int, 0> kBegin;
+  constexpr std::integral_constant<int, kHalf> kMiddle;
+  constexpr std::integral_constant<int, kVectors> kEnd;
+  for (int turn = 0; turn < share.turns; ++turn) {
+    const RowStatistics<A> next = statistics(turn + 1);
+    if (turn == 0 || !early) add(kBegin, kMiddle, current);
+    add(kMiddle, kEnd, current);
+    worker.give(turn, sums);
+    sums = {A(0), A(0)};
+    if (early && turn + 1 < share.turns) add(kBegin, kMiddle, next);
+    const SumPair<A> c = worker.answer(turn, current);
+    write(turn, kBegin, kMiddle, c);
+    write(turn, kMiddle, kEnd, c);
+    current = next;
+  }
+}
+
+#endif
 
 /// Stored: the type of a weight that stays in registers (kHeld). kVectors: packs of a row that a thread owns at most.
 template <class T, NormKind kKind, bool kActivated, class Stored, int kVectors, bool kHeld, bool kServed>
@@ -118,37 +161,10 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
     else
       return load_statistics<kKind, A>(p, scalars.rows, share, turn);
   };
-  RingPlace place{0, 0};
   if constexpr (kByHalves) {
-    const bool early = split.stages > 2;  // the first half of the next row is there during an exchange
-    int written = 0;                      // the slot of the half that is written next
-    SumPair<A> sums{A(0), A(0)};
-    Statistics current = statistics(0);
-    const auto add = [&](auto first, auto end, const Statistics& of) {
-      worker.template add<first(), end()>(place, of, sums);
-      place = place.next(split.stages);
-    };
-    const auto write = [&](int turn, auto first, auto end, const SumPair<A>& c) {
-      worker.template write<first(), end()>(turn, written, current, c);
-      if (share.lane == 0) fetch.half(2 * turn + (first() > 0) + split.stages, written, kHalf);
-      written = written + 1 == split.stages ? 0 : written + 1;
-    };
-    constexpr std::integral_constant<int, 0> kBegin;
-    constexpr std::integral_constant<int, kHalf> kMiddle;
-    constexpr std::integral_constant<int, kVectors> kEnd;
-    for (int turn = 0; turn < share.turns; ++turn) {
-      const Statistics next = statistics(turn + 1);
-      if (turn == 0 || !early) add(kBegin, kMiddle, current);
-      add(kMiddle, kEnd, current);
-      worker.give(turn, sums);
-      sums = {A(0), A(0)};
-      if (early && turn + 1 < share.turns) add(kBegin, kMiddle, next);
-      const SumPair<A> c = worker.answer(turn, current);
-      write(turn, kBegin, kMiddle, c);
-      write(turn, kMiddle, kEnd, c);
-      current = next;
-    }
+    work_by_halves<kVectors>(worker, fetch, share, split.stages, statistics);
   } else {
+    RingPlace place{0, 0};
     Statistics current = statistics(0), next = statistics(1);
     worker.contribute(0, place, current);
     for (int turn = 0; turn < share.turns; ++turn) {

@@ -14,7 +14,7 @@
 
 namespace normact::cuda {
 
-/// Units of a thread under way. All are read before the first is written, which no read may overtake.
+/// Units of a thread under way.
 constexpr int kStreamUnroll = 4;
 
 /// Reads and writes one unit of a row: a pack of T, or as many elements of another type, or one element at any stride.
@@ -103,6 +103,26 @@ __device__ __forceinline__ const T* normalised_row(const X* x, const T* sum, boo
   }
 }
 
+/// value = round(value + residual) of the first `units` units of a thread, which also goes to `sum`: all reads before
+/// the first write, which no read may overtake.
+template <class Io, class T, class A>
+__device__ __forceinline__ void add_residual(const RowForward& p, const T* residual, T* sum, int64_t base, int units,
+                                             A (&value)[kStreamUnroll][Io::kSize]) {
+  const auto column = [&](int u) { return (base + static_cast<int64_t>(u) * blockDim.x) * Io::kSize; };
+  A addend[kStreamUnroll][Io::kSize];
+#pragma unroll
+  for (int u = 0; u < kStreamUnroll; ++u) {
+    if (u < units) Io::load(residual, p.residual, p.geometry, column(u), addend[u]);
+  }
+#pragma unroll
+  for (int u = 0; u < kStreamUnroll; ++u) {
+    if (u >= units) continue;
+#pragma unroll
+    for (int j = 0; j < Io::kSize; ++j) value[u][j] += addend[u][j];
+    Io::store(sum, p.residual_out, p.geometry, column(u), value[u]);
+  }
+}
+
 /// T, X: as in row_forward.cuh.
 template <class T, class X, NormKind kKind, bool kActivated, bool kCluster, bool kPacks>
 __global__ void __launch_bounds__(kMaxRowThreads)
@@ -147,21 +167,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
         Io::load(x, p.x, g, unit * kSize, value[u]);
       }
     }
-    if (has_residual) {
-      const auto column = [&](int u) { return (base + static_cast<int64_t>(u) * blockDim.x) * kSize; };
-      A addend[kStreamUnroll][kSize];
-#pragma unroll
-      for (int u = 0; u < kStreamUnroll; ++u) {
-        if (u < units) Io::load(residual, p.residual, g, column(u), addend[u]);
-      }
-#pragma unroll
-      for (int u = 0; u < kStreamUnroll; ++u) {
-        if (u >= units) continue;
-#pragma unroll
-        for (int j = 0; j < kSize; ++j) value[u][j] += addend[u][j];
-        Io::store(sum, p.residual_out, g, column(u), value[u]);
-      }
-    }
+    if (has_residual) add_residual<Io>(p, residual, sum, base, units, value);
     A mean = A(0);
     const A count = A(units * kSize);
     if constexpr (kKind == NormKind::layer) {
