@@ -15,6 +15,11 @@ __device__ __forceinline__ int64_t warp_channel(unsigned block) {
   return static_cast<int64_t>(block) * kFinishWarps + threadIdx.x / kWarp;
 }
 
+/// Blocks with a warp for each channel.
+inline unsigned finish_blocks(int64_t channels) {
+  return static_cast<unsigned>((channels + kFinishWarps - 1) / kFinishWarps);
+}
+
 template <class T>
 struct ChannelGradients {
   using A = Accumulator<T>;
@@ -35,9 +40,10 @@ struct ChannelGradients {
         channels(p.geometry.channels),
         parts(plan.parts) {
     const bool gradients = dweight.data != nullptr || dbias.data != nullptr;
+    const bool sets_are_channels = p.set == ChannelSet::channel && plan.units > 0;  // then the passes have them
     const bool wanted =
-        passes == ChannelPasses::reduce || (gradients && (p.set == ChannelSet::group || plan.units == 0));
-    blocks = wanted ? static_cast<unsigned>((channels + kFinishWarps - 1) / kFinishWarps) : 0;
+        passes == ChannelPasses::reduce || (passes == ChannelPasses::both && gradients && !sets_are_channels);
+    blocks = wanted ? finish_blocks(channels) : 0;
   }
 
   /// A warp adds up the entries of a channel; zeros without any.

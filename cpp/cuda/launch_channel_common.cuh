@@ -45,7 +45,7 @@ inline LaunchShape channel_shape(const ChannelPlan& plan) {
 
 /// A warp a channel, after the kernel before it.
 inline LaunchShape finish_shape(int64_t channels) {
-  LaunchShape shape = channel_shape((channels + kFinishWarps - 1) / kFinishWarps);
+  LaunchShape shape = channel_shape(finish_blocks(channels));
   shape.after_previous = true;
   return shape;
 }

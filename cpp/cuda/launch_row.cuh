@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a row norm's problem to the constants that every instance of its kernels is made of.
+// From a row norm's problem and plan to the constants that every instance of its kernels is made of.
 #pragma once
 
 #include <type_traits>
 
 #include "core/activation.h"
+#include "core/plan.h"
 #include "core/problem.h"
 #include "core/status.h"
+#include "cuda/launch.cuh"
+#include "cuda/numeric.cuh"
 
 namespace normact::cuda {
 
@@ -18,6 +21,16 @@ Status with_row_norm(const P& p, const Run& run) {
   };
   return p.kind == NormKind::layer ? run_kind(std::integral_constant<NormKind, NormKind::layer>{})
                                    : run_kind(std::integral_constant<NormKind, NormKind::rms>{});
+}
+
+/// run(step) takes the bytes in which lines of this access move (kStep in row_tile.cuh), a constant.
+template <class T, class Run>
+Status with_line_step(RowAccess access, const Run& run) {
+  if (access == RowAccess::packed_lines) return run(Constant<kPackBytes>{});
+  if constexpr (sizeof(T) == 2) {
+    if (access == RowAccess::half_packed_lines) return run(Constant<kPackBytes / 2>{});
+  }
+  return run(Constant<static_cast<int>(sizeof(T))>{});
 }
 
 }  // namespace normact::cuda

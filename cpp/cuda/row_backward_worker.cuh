@@ -12,8 +12,8 @@
 
 namespace normact::cuda {
 
-/// Whether rows follow each other in halves, of which a ring of two is enough: two of the widest rows of fp32
-/// do not fit in shared memory.
+/// Whether rows follow each other in halves, of which a ring of two is enough: two of the widest rows of fp32 do not
+/// fit in shared memory.
 template <class T, bool kServed>
 constexpr bool kRowsByHalves = !kServed && sizeof(T) == sizeof(Accumulator<T>);
 

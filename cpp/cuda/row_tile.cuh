@@ -6,6 +6,7 @@
 // the inmost dimension only, and its last unit may be cut. A tile is `lanes` units in a row: neighbouring threads of a
 // group own neighbouring units, and the groups of a block share the columns. A thread keeps what it owns of the tile in
 // shared memory, which it alone touches, so that no barrier guards it: these are registers that one can count through.
+// Only elements on their way out are read by a group's other lanes, too (store_unit).
 #pragma once
 
 #include "core/plan.h"
@@ -116,16 +117,6 @@ struct TileThread {
 // Lines move kStep bytes at a time, which divide their addresses and their length: packs of 16, halves of these, or
 // elements.
 
-/// run(kStep) for lines of this access.
-template <class T, class Run>
-Status with_line_step(RowAccess access, Run run) {
-  if (access == RowAccess::packed_lines) return run(std::integral_constant<int, kPackBytes>());
-  if constexpr (sizeof(T) == 2) {
-    if (access == RowAccess::half_packed_lines) return run(std::integral_constant<int, kPackBytes / 2>());
-  }
-  return run(std::integral_constant<int, sizeof(T)>());
-}
-
 /// One column of a unit from memory; zero where there is no row.
 template <class T, int kStep>
 __device__ __forceinline__ Pack<T> load_unit(const T* from, int rows) {
@@ -157,8 +148,8 @@ __device__ __forceinline__ void fetch_column(SharedAddress slot, const T* from, 
   }
 }
 
-/// The same, where a tile has been used: by a branch, which for packs is 3 % faster in the
-/// backward, and 1 to 2 % slower in the forward (fp32, bf16; H200).
+/// The same, where a tile has been used: by a branch, which for packs is 2 % faster in the backward, and 1 to 2 %
+/// slower in the forward (fp32, bf16; H200).
 template <class T, int kStep>
 __device__ __forceinline__ void refill_column(SharedAddress slot, const T* from, int rows) {
   if constexpr (kStep < kPackBytes) {
