@@ -31,6 +31,22 @@ inline bool goes_by_rows(const ChannelGeometry& geometry, std::initializer_list<
   return rows && !planes;
 }
 
+/// Whether the outputs of a call that moves so many bytes go past the caches: they are arrays, and none is written in
+/// place.
+inline bool streams_outputs(const ChannelGeometry& geometry, bool by_rows, int64_t bytes,
+                            std::initializer_list<const ChannelView*> outputs,
+                            std::initializer_list<const ChannelView*> inputs) {
+  if (!streams(bytes)) return false;
+  for (const ChannelView* output : outputs) {
+    if (!output->data) continue;
+    if (!by_rows && (geometry.place_ndim != 1 || output->place_stride[0] != 1)) return false;
+    for (const ChannelView* input : inputs) {
+      if (input->data == output->data) return false;
+    }
+  }
+  return true;
+}
+
 /// Samples that lie one after the other are more places, where statistics are over all of them and bits keep their
 /// order: (n, 1) and channels first are then as good as anything.
 inline void merge_samples(ChannelGeometry& geometry, ChannelSet set, bool has_mask,

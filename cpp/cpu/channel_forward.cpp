@@ -13,7 +13,9 @@ class Forward {
     merge_samples(g_, p_.set, p_.mask != nullptr, {&p_.x, &p_.addend, &p_.y});
     by_rows_ = goes_by_rows(g_, {&p_.x, &p_.addend, &p_.y});
     tensors_ = p_.addend.data ? 3 : 2;
-    threads_ = threads_for(tensors_ * elements_of(g_) * size_of(p_.dtype), num_threads());
+    const int64_t bytes = tensors_ * elements_of(g_) * size_of(p_.dtype);
+    streams_ = streams_outputs(g_, by_rows_, bytes, {&p_.y}, {&p_.x, &p_.addend});
+    threads_ = threads_for(bytes, num_threads());
   }
 
   Status run() {
@@ -77,7 +79,7 @@ class Forward {
     return {first, mean, mean + align_up(g_.channels * int64_t{sizeof(N)}) / int64_t{sizeof(N)}};
   }
   ChannelFactors factors(const Arrays& a) const {
-    return {a.first, a.mean, nullptr, a.scale, bias_ + a.first, nullptr, nullptr};
+    return {a.first, a.mean, nullptr, a.scale, bias_ + a.first, nullptr, nullptr, streams_};
   }
 
   /// Statistics of a set, rounded, to where they belong: the outputs, and the arrays unless these are absent.
@@ -243,6 +245,7 @@ class Forward {
   ChannelForward p_;
   ChannelGeometry& g_;
   bool by_rows_;
+  bool streams_;
   int tensors_;
   int threads_;
   const RowKernels* row_kernels_ = nullptr;

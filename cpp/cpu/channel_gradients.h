@@ -16,7 +16,9 @@ class Gradients {
     merge_samples(g_, p_.set, p_.mask != nullptr, {&p_.dy, &p_.x, &p_.addend, &p_.y, &p_.dx, &p_.daddend});
     by_rows_ = (p_.mask == nullptr || mask_by_rows(g_)) &&
                goes_by_rows(g_, {&p_.dy, &p_.x, &p_.addend, &p_.y, &p_.dx, &p_.daddend});
-    threads_ = threads_for(3 * elements_of(g_) * size_of(p_.dtype), num_threads());
+    const int64_t bytes = 3 * elements_of(g_) * size_of(p_.dtype);
+    streams_ = streams_outputs(g_, by_rows_, bytes, {&p_.dx, &p_.daddend}, {&p_.dy, &p_.x, &p_.addend, &p_.y});
+    threads_ = threads_for(bytes, num_threads());
   }
 
   Status prepare() {
@@ -135,7 +137,7 @@ class Gradients {
     return {first, base, base + step, base + 2 * step, base + 3 * step, base + 4 * step};
   }
   ChannelFactors factors(const Arrays& a) const {
-    return {a.first, a.mean, a.rstd, a.scale, bias_ + a.first, a.c1, a.c2};
+    return {a.first, a.mean, a.rstd, a.scale, bias_ + a.first, a.c1, a.c2, streams_};
   }
 
   /// Of `count` channels from a.first on: whole groups.
@@ -273,6 +275,7 @@ class Gradients {
   ChannelBackward p_;
   ChannelGeometry& g_;
   bool by_rows_;
+  bool streams_;
   int threads_;
   const RowKernels* row_kernels_ = nullptr;
   const ChannelKernels* kernels_ = nullptr;

@@ -36,6 +36,7 @@ struct ChannelFactors {
   void* bias;   // -0 without one: adding it changes no number
   void* c1;     // of an input gradient
   void* c2;
+  bool streams;  // what is computed with them goes past the caches where its address allows
 };
 
 /// Sums over elements of one channel.

@@ -5,6 +5,7 @@
 
 #include "cpu/channel_access.h"
 #include "cpu/simd_math.h"
+#include "cpu/simd_stream.h"
 #include "math/activation.h"
 #include "math/channel.h"
 
@@ -112,6 +113,24 @@ struct RowFactors {
   const N *mean_, *rstd_, *scale_, *bias_, *c1_, *c2_;
 };
 
+/// How a piece is stored. `past`: past the caches; it begins at a multiple of the vector's size.
+enum class Storing { usual, past };
+
+/// Whether vectors from here on, which the caches are not to keep, can be stored past them.
+template <class T>
+NORMACT_SIMD bool streams_to(const ChannelFactors& factors, const T* to, const T* beside = nullptr) {
+  return factors.streams && elements_to_vector(to) == 0 && elements_to_vector(beside) == 0;
+}
+
+template <Storing kStoring, class T, class Lanes>
+NORMACT_SIMD void store_piece(T* to, Vec<T> v, Lanes lanes) {
+  if constexpr (kStoring == Storing::past && std::is_same_v<Lanes, All>) {
+    store(to, v, Streamed{});
+  } else {
+    store(to, v, lanes);
+  }
+}
+
 /// A buffer of kPiece with room for what is past it.
 constexpr int64_t kPadded = kPiece + kActivationStep;
 
@@ -126,20 +145,20 @@ NORMACT_SIMD void clear_past(N* h, int64_t count) {
 enum class Fused { none, relu };
 
 /// out = h, or relu(h), h = the affine norm of x + addend. Out: T, or its accumulator for values that are not rounded.
-template <class T, Fused kFused, bool kAddend, class F, class Out>
+template <class T, Fused kFused, bool kAddend, Storing kStoring = Storing::usual, class F, class Out>
 NORMACT_SIMD void affine_piece(const F& f, const T* x, const T* addend, Out* out, int64_t count) {
   for_vectors<T>(count, [&](int64_t j, auto lanes) {
     Vec<T> h = channel_affine(load(x + j, lanes), f.mean(j, lanes), f.scale(j, lanes), f.bias(j, lanes));
     if constexpr (kAddend) h += load(addend + j, lanes);
     if constexpr (kFused == Fused::relu) h = Relu<Math<T>>::at(h, ActivationScalars<Vec<T>>{}).value;
-    store(out + j, h, lanes);
+    store_piece<kStoring>(out + j, h, lanes);
   });
 }
 
-template <class T, Fused kFused, class F, class Out>
+template <class T, Fused kFused, Storing kStoring = Storing::usual, class F, class Out>
 NORMACT_SIMD void affine_piece(const F& f, const T* x, const T* addend, Out* out, int64_t count) {
-  if (addend) return affine_piece<T, kFused, true>(f, x, addend, out, count);
-  affine_piece<T, kFused, false>(f, x, addend, out, count);
+  if (addend) return affine_piece<T, kFused, true, kStoring>(f, x, addend, out, count);
+  affine_piece<T, kFused, false, kStoring>(f, x, addend, out, count);
 }
 
 /// Whether a forward's results go through a buffer: an activation other than relu, or a mask.
@@ -149,10 +168,25 @@ NORMACT_SIMD bool is_buffered(const ChannelForward& p, bool writes_mask) {
 }
 
 /// y of a piece without a buffer.
-template <class T, class F>
+template <class T, Storing kStoring, class F>
 NORMACT_SIMD void direct_piece(bool relu, const F& f, const T* x, const T* addend, T* y, int64_t count) {
-  if (relu) return affine_piece<T, Fused::relu>(f, x, addend, y, count);
-  affine_piece<T, Fused::none>(f, x, addend, y, count);
+  if (relu) return affine_piece<T, Fused::relu, kStoring>(f, x, addend, y, count);
+  affine_piece<T, Fused::none, kStoring>(f, x, addend, y, count);
+}
+template <class T, class F>
+NORMACT_SIMD void direct_piece(bool streams, bool relu, const F& f, const T* x, const T* addend, T* y, int64_t count) {
+  if (streams) return direct_piece<T, Storing::past>(relu, f, x, addend, y, count);
+  direct_piece<T, Storing::usual>(relu, f, x, addend, y, count);
+}
+
+/// The same from a buffer.
+template <class T>
+NORMACT_SIMD void round_piece(bool streams, const Accumulator<T>* h, T* y, int64_t count) {
+  if (streams) {
+    for_vectors<T>(count, [&](int64_t j, auto lanes) { store_piece<Storing::past>(y + j, load(h + j, lanes), lanes); });
+  } else {
+    for_vectors<T>(count, [&](int64_t j, auto lanes) { store(y + j, load(h + j, lanes), lanes); });
+  }
 }
 
 // ---- Backward -------------------------------------------------------------------------------------------------------
@@ -183,7 +217,7 @@ NORMACT_SIMD void multiply_piece(const T* dy, Accumulator<T>* g, int64_t count) 
 }
 
 /// dx and daddend of a piece from dh; D: T or its accumulator. Either output may be an input.
-template <class T, bool kFrozen, bool kAddend, class F, class D>
+template <class T, bool kFrozen, bool kAddend, Storing kStoring, class F, class D>
 NORMACT_SIMD void gradient_piece(const F& f, const D* dh, const T* x, T* dx, T* daddend, int64_t count) {
   for_vectors<T>(count, [&](int64_t j, auto lanes) {
     const Vec<T> d = load(dh + j, lanes);
@@ -195,17 +229,24 @@ NORMACT_SIMD void gradient_piece(const F& f, const D* dh, const T* x, T* dx, T* 
       const Vec<T> xhat = normalized(load(x + j, lanes), f.mean(j, lanes), f.rstd(j, lanes));
       value = channel_input_gradient(d, xhat, scale, f.c1(j, lanes), f.c2(j, lanes));
     }
-    if constexpr (kAddend) store(daddend + j, d, lanes);
-    store(dx + j, value, lanes);
+    if constexpr (kAddend) store_piece<kStoring>(daddend + j, d, lanes);
+    store_piece<kStoring>(dx + j, value, lanes);
   });
 }
 
+template <class T, bool kFrozen, bool kAddend, class F, class D>
+NORMACT_SIMD void gradient_piece(bool streams, const F& f, const D* dh, const T* x, T* dx, T* daddend, int64_t count) {
+  if (streams) return gradient_piece<T, kFrozen, kAddend, Storing::past>(f, dh, x, dx, daddend, count);
+  gradient_piece<T, kFrozen, kAddend, Storing::usual>(f, dh, x, dx, daddend, count);
+}
+
 template <class T, class F, class D>
-NORMACT_SIMD void gradient_piece(bool frozen, const F& f, const D* dh, const T* x, T* dx, T* daddend, int64_t count) {
-  if (frozen && daddend) return gradient_piece<T, true, true>(f, dh, x, dx, daddend, count);
-  if (frozen) return gradient_piece<T, true, false>(f, dh, x, dx, daddend, count);
-  if (daddend) return gradient_piece<T, false, true>(f, dh, x, dx, daddend, count);
-  gradient_piece<T, false, false>(f, dh, x, dx, daddend, count);
+NORMACT_SIMD void gradient_piece(bool streams, bool frozen, const F& f, const D* dh, const T* x, T* dx, T* daddend,
+                                 int64_t count) {
+  if (frozen && daddend) return gradient_piece<T, true, true>(streams, f, dh, x, dx, daddend, count);
+  if (frozen) return gradient_piece<T, true, false>(streams, f, dh, x, dx, daddend, count);
+  if (daddend) return gradient_piece<T, false, true>(streams, f, dh, x, dx, daddend, count);
+  gradient_piece<T, false, false>(streams, f, dh, x, dx, daddend, count);
 }
 
 }  // namespace normact::cpu::NORMACT_ISA

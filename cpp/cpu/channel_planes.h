@@ -178,19 +178,21 @@ void plane_forward(const ChannelForward& p, const ArrayActivation* activation, c
     const T* const from = x.read(sample, channel, places, x_buffer);
     const T* const with = addend.read(sample, channel, places, addend_buffer);
     T* const to = y.target(sample, channel, places, y_buffer);
+    const bool streams = streams_to(factors, to);
     if (!buffered) {
-      direct_piece(relu, f, from, with, to, count);
+      direct_piece(streams, relu, f, from, with, to, count);
     } else {
       affine_piece<T, Fused::none>(f, from, with, h, count);
       if (writes_mask) bits.append(h, count);
       clear_past(h, count);
       activation->value(*activation, h, activation_count(count));
-      for_vectors<T>(count, [&](int64_t j, auto lanes) { store(to + j, load(h + j, lanes), lanes); });
+      round_piece(streams, h, to, count);
     }
     y.write(sample, channel, places, to);
   };
   for (const Range part : {of.before, of.after}) for_elements(p.geometry, part, kPiece, piece);
   if (writes_mask) bits.finish();
+  if (factors.streams) stream_fence();
 }
 
 /// Bits are counted in the order sample, before, channel, after.
@@ -359,12 +361,13 @@ void plane_backward(const ChannelBackward& p, const ArrayActivation* activation,
     T* const to = dx.target(sample, channel, places, dx_buffer);
     T* const beside = daddend.target(sample, channel, places, daddend_buffer);
     gradients.visit(f, sample, channel, places, [&](const auto* dh, const T* x) __attribute__((always_inline)) {
-      gradient_piece<T>(p.frozen, f, dh, x, to, beside, places.end - places.begin);
+      gradient_piece<T>(streams_to(factors, to, beside), p.frozen, f, dh, x, to, beside, places.end - places.begin);
     });
     dx.write(sample, channel, places, to);
     if (daddend) daddend.write(sample, channel, places, beside);
   };
   for (const Range part : {of.before, of.after}) for_elements(p.geometry, part, kPiece, piece);
+  if (factors.streams) stream_fence();
 }
 
 }  // namespace normact::cpu::NORMACT_ISA

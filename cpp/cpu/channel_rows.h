@@ -145,9 +145,8 @@ class RowForward {
     clear_past(h_, elements);
     activation_->value(*activation_, h_, activation_count(elements));
     for (int64_t row = rows.begin; row < rows.end; ++row) {
-      const N* const source = h_ + (row - rows.begin) * count;
       T* const to = y_[row] + from;
-      for_vectors<T>(count, [&](int64_t j, auto lanes) { store(to + j, load(source + j, lanes), lanes); });
+      round_piece(streams_to(factors_, to), h_ + (row - rows.begin) * count, to, count);
     }
   }
 
@@ -169,8 +168,10 @@ void row_forward(const ChannelForward& p, const ArrayActivation* activation, con
     const RowFactors<T> f(factors, channels.begin);
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       const T* const with = addend ? addend[row] + channels.begin : nullptr;
-      direct_piece(relu, f, x[row] + channels.begin, with, y[row] + channels.begin, all);
+      T* const to = y[row] + channels.begin;
+      direct_piece(streams_to(factors, to), relu, f, x[row] + channels.begin, with, to, all);
     }
+    if (factors.streams) stream_fence();
     return;
   }
   RowForward<T> forward(p, activation, factors);
@@ -186,6 +187,7 @@ void row_forward(const ChannelForward& p, const ArrayActivation* activation, con
     }
   }
   if (marks) bits.finish();
+  if (factors.streams) stream_fence();
 }
 
 /// What a backward reads, tile by tile.
@@ -290,11 +292,13 @@ void row_backward(const ChannelBackward& p, const ArrayActivation* activation, c
         part = rows_from(begin, rows_of_tile(count), some);
         gradients.visit(factors, part, from, count, [&](int64_t row, const auto* dh, const T* x) {
           T* const beside = daddend ? daddend[row] + from : nullptr;
-          gradient_piece<T>(p.frozen, f, dh, x, dx[row] + from, beside, count);
+          T* const to = dx[row] + from;
+          gradient_piece<T>(streams_to(factors, to, beside), p.frozen, f, dh, x, to, beside, count);
         });
       }
     }
   }
+  if (factors.streams) stream_fence();
 }
 
 }  // namespace normact::cpu::NORMACT_ISA

@@ -35,9 +35,15 @@ void forward_planes(const ChannelForward& p, const ChannelFactors& factors, Rang
   const Planes<T> x(p.geometry, p.x), addend(p.geometry, p.addend), y(p.geometry, p.y);
   const int64_t places = p.geometry.places;
   for_each_plane(p.geometry.channels, planes, [&](int64_t sample, int64_t channel) __attribute__((always_inline)) {
-    affine_piece<T, kFused, kAddend>(PlaneFactors<T>(factors, channel), x.plane(sample, channel),
-                                     kAddend ? addend.plane(sample, channel) : nullptr, y.plane(sample, channel),
-                                     places);
+    const PlaneFactors<T> f(factors, channel);
+    const T* const from = x.plane(sample, channel);
+    const T* const with = kAddend ? addend.plane(sample, channel) : nullptr;
+    T* const to = y.plane(sample, channel);
+    if (streams_to(factors, to)) {
+      affine_piece<T, kFused, kAddend, Storing::past>(f, from, with, to, places);
+    } else {
+      affine_piece<T, kFused, kAddend>(f, from, with, to, places);
+    }
   });
 }
 
@@ -57,9 +63,10 @@ void backward_planes(const ChannelBackward& p, const ChannelFactors& factors, Ra
   const Planes<T> dy(p.geometry, p.dy), x(p.geometry, p.x), dx(p.geometry, p.dx), daddend(p.geometry, p.daddend);
   const int64_t places = p.geometry.places;
   for_each_plane(p.geometry.channels, planes, [&](int64_t sample, int64_t channel) __attribute__((always_inline)) {
-    gradient_piece<T, kFrozen, kAddend>(PlaneFactors<T>(factors, channel), dy.plane(sample, channel),
-                                        x.plane(sample, channel), dx.plane(sample, channel),
-                                        kAddend ? daddend.plane(sample, channel) : nullptr, places);
+    T* const to = dx.plane(sample, channel);
+    T* const beside = kAddend ? daddend.plane(sample, channel) : nullptr;
+    gradient_piece<T, kFrozen, kAddend>(streams_to(factors, to, beside), PlaneFactors<T>(factors, channel),
+                                        dy.plane(sample, channel), x.plane(sample, channel), to, beside, places);
   });
 }
 

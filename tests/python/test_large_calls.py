@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channel norms that are so large that the CPU writes them past its caches: each sample has the bits of a call of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import normact
+from channel_cases import Problem
+from channel_checks import arrays
+from devices import Device
+from layouts import LAYOUTS, channels_last
+
+BYTES = 32 << 20  # of all tensors of a call
+PLANES = ((64, 64), (63, 65))  # whole vectors, and not
+CHANNELS = 24
+
+
+def samples_of(device: Device, planes: tuple[int, int], dtype: str, layout: Any) -> Any:
+    """x, dy, weight and bias, where x and y alone move BYTES."""
+    sample = 2 * CHANNELS * planes[0] * planes[1] * (2 if dtype == "bfloat16" else 4)
+    return arrays(device, Problem("group_norm", (BYTES // sample + 1, CHANNELS, *planes), dtype), layout, layout)
+
+
+def same_bits(device: Device, large: Any, small: Any, sample: int, what: str) -> None:
+    assert np.array_equal(device.bits(large[sample : sample + 1]), device.bits(small)), f"{what} of sample {sample}"
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("planes", PLANES, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("layout", [LAYOUTS["contiguous"], channels_last])
+@pytest.mark.parametrize("activation", [None, "relu", "silu"])
+def test_group_norm(device: Device, activation: str | None, layout: Any, dtype: str, planes: tuple[int, int]) -> None:
+    given = samples_of(device, planes, dtype, layout)
+    options: Any = {"num_groups": 4, "weight": given.weight, "bias": given.bias, "activation": activation}
+    y, mean, rstd = normact.group_norm(given.x, **options, return_stats=True)
+    dx = normact.group_norm_backward(given.dy, given.x, **options, mean=mean, rstd=rstd).dx
+    for i in (0, len(y) - 1):
+        one = slice(i, i + 1)
+        same_bits(device, y, normact.group_norm(given.x[one], **options), i, "y")
+        alone = normact.group_norm_backward(given.dy[one], given.x[one], **options, mean=mean[one], rstd=rstd[one])
+        same_bits(device, dx, alone.dx, i, "dx")
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("planes", PLANES, ids=str)
+@pytest.mark.parametrize("layout", [LAYOUTS["contiguous"], channels_last])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_batch_norm_in_parts(device: Device, in_place: bool, layout: Any, planes: tuple[int, int]) -> None:
+    """With an addend and its gradient, and into an input."""
+    given = samples_of(device, planes, "float32", layout)
+    moments = normact.batch_norm_statistics(given.x)
+    mean, rstd, *_ = normact.batch_norm_merge(moments[None])
+    options: Any = {"weight": given.weight, "bias": given.bias, "mean": mean, "rstd": rstd}
+    sums = normact.batch_norm_reduce(given.dy, given.x, **options)
+    options_of_dx: Any = {**options, "sums": sums, "count": moments[2]}
+    some = [slice(i, i + 1) for i in (0, len(given.x) - 1)]
+    expected = [
+        (
+            normact.batch_norm_apply(given.x[i], **options, addend=given.dy[i], activation="relu"),
+            normact.batch_norm_input_gradient(given.dy[i], given.x[i], **options_of_dx).dx,
+        )
+        for i in some
+    ]
+    dx = normact.batch_norm_input_gradient(given.dy, given.x, **options_of_dx).dx
+    out = given.dy if in_place else None
+    y = normact.batch_norm_apply(given.x, **options, addend=given.dy, activation="relu", out=out)
+    for i, (y_alone, dx_alone) in zip(some, expected, strict=True):
+        same_bits(device, y, y_alone, i.start, "y")
+        same_bits(device, dx, dx_alone, i.start, "dx")
