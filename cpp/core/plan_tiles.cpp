@@ -27,8 +27,10 @@ int64_t share_of(const DeviceInfo& device, int64_t blocks) {
 }  // namespace
 
 bool plan_tile(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan) {
-  if (!in_lines(r) || r.dtype == DType::f64 || r.geometry.col_ndim > 2 || r.geometry.rows > kMaxDivisibleRows)
+  const RowGeometry& g = r.geometry;
+  if (!in_lines(r) || r.dtype == DType::f64 || g.row_ndim > 3 || g.col_ndim > 2 || g.rows > kMaxDivisibleRows) {
     return false;
+  }
   const bool forward = direction == Direction::forward;
   const int64_t most = forward ? kTileForwardThreads : kTileBackwardThreads;
   for (const int lanes : {8, 4, 2}) {  // 128 bytes of neighbouring rows, or as many as leave room for two blocks

@@ -2,6 +2,7 @@
 // From a row norm's problem and plan to the constants that every instance of its kernels is made of.
 #pragma once
 
+#include <initializer_list>
 #include <type_traits>
 
 #include "core/activation.h"
@@ -10,6 +11,7 @@
 #include "core/status.h"
 #include "cuda/launch.cuh"
 #include "cuda/numeric.cuh"
+#include "cuda/row_stream_forward.cuh"
 
 namespace normact::cuda {
 
@@ -31,6 +33,17 @@ Status with_line_step(RowAccess access, const Run& run) {
     if (access == RowAccess::half_packed_lines) return run(Constant<kPackBytes / 2>{});
   }
   return run(Constant<static_cast<int>(sizeof(T))>{});
+}
+
+/// run(unit) takes the units of rows that are streamed, a constant. operands: all with columns.
+template <class Run>
+Status with_stream_unit(RowAccess access, const RowGeometry& g, std::initializer_list<const Operand*> operands,
+                        const Run& run) {
+  if (access == RowAccess::packs) return run(std::integral_constant<StreamUnit, StreamUnit::packs>{});
+  bool dense = g.col_ndim == 1;
+  for (const Operand* operand : operands) dense = dense && (operand->data == nullptr || operand->col_stride[0] == 1);
+  return dense ? run(std::integral_constant<StreamUnit, StreamUnit::dense>{})
+               : run(std::integral_constant<StreamUnit, StreamUnit::strided>{});
 }
 
 }  // namespace normact::cuda

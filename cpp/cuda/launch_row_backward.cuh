@@ -30,9 +30,10 @@ Status launch_parameter_sum(const RowBackward& p, void* partials, int64_t partia
                                                    partial_rows);
 }
 
-template <class T, class X, NormKind kKind, bool kActivated, bool kPacks>
+template <class T, class X, NormKind kKind, bool kActivated>
 Status launch_row_stream_backward(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   using Means = GradientMeans<Accumulator<T>>;
+  const char* name = "row norm backward kernel launch";
   auto* means = static_cast<Means*>(launch.workspace.data);
   const KernelProblem<RowBackward, T, kActivated> problem(p);
   const Scalars<Accumulator<T>> scalars(p);
@@ -42,16 +43,18 @@ Status launch_row_stream_backward(const RowBackward& p, const RowPlan& plan, con
   shape.grid = dim3(static_cast<unsigned>(plan.blocks));
   shape.block = dim3(static_cast<unsigned>(plan.threads));
   shape.after_previous = true;
-  NORMACT_TRY((launch_kernel<row_stream_backward_sums_kernel<T, X, kKind, kActivated, kPacks>>(
-      "row norm backward kernel launch", shape, launch, problem, scalars, means)));
-  const int64_t units = p.geometry.cols / StridedUnit<T, X, kPacks>::kSize;
-  const int64_t rows_per_part = (p.geometry.rows + plan.parts - 1) / plan.parts;
-  shape.grid =
-      dim3(static_cast<unsigned>((units + kApplyThreads - 1) / kApplyThreads), static_cast<unsigned>(plan.parts));
-  shape.block = dim3(kApplyThreads);
-  NORMACT_TRY((launch_kernel<row_stream_backward_apply_kernel<T, X, kKind, kActivated, kPacks>>(
-      "row norm backward kernel launch", shape, launch, problem, scalars, static_cast<const Means*>(means),
-      rows_per_part, partials)));
+  NORMACT_TRY(with_stream_unit(
+      plan.access, p.geometry, {&p.dy, &p.x, &p.weight, &p.bias, &p.dresidual, &p.dx, &p.daddend}, [&](auto unit) {
+        NORMACT_TRY((launch_kernel<row_stream_backward_sums_kernel<T, X, kKind, kActivated, unit()>>(
+            name, shape, launch, problem, scalars, means)));
+        const int64_t units = p.geometry.cols / StreamAccess<T, X, unit()>::kSize;
+        const int64_t rows_per_part = (p.geometry.rows + plan.parts - 1) / plan.parts;
+        shape.grid =
+            dim3(static_cast<unsigned>((units + kApplyThreads - 1) / kApplyThreads), static_cast<unsigned>(plan.parts));
+        shape.block = dim3(kApplyThreads);
+        return launch_kernel<row_stream_backward_apply_kernel<T, X, kKind, kActivated, unit()>>(
+            name, shape, launch, problem, scalars, static_cast<const Means*>(means), rows_per_part, partials);
+      }));
   return launch_parameter_sum<T, X>(p, partials, plan.parts, launch);
 }
 
@@ -203,11 +206,7 @@ Status launch_row_tile(const RowBackward& p, const RowPlan& plan, const Launch& 
 /// The planner gives activated rows no runs.
 template <class T, NormKind kKind, bool kActivated>
 Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
-  const bool packs = plan.access == RowAccess::packs;
-  if (plan.variant == NORMACT_ROW_STREAM) {
-    return packs ? launch_row_stream_backward<T, T, kKind, kActivated, true>(p, plan, launch)
-                 : launch_row_stream_backward<T, T, kKind, kActivated, false>(p, plan, launch);
-  }
+  if (plan.variant == NORMACT_ROW_STREAM) return launch_row_stream_backward<T, T, kKind, kActivated>(p, plan, launch);
   if (plan.variant == NORMACT_ROW_CLUSTER) {
     NORMACT_TRY((launch_row_cluster<T, kKind, kActivated>(p, plan, launch)));
     return launch_wide_parameter_sum<T>(p, plan, launch);
@@ -221,8 +220,8 @@ Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const
   if constexpr (kActivated) {
     NORMACT_TRY((launch_row_packs<T, kKind, true>(p, plan, launch)));
   } else {
-    NORMACT_TRY(
-        (packs ? launch_row_packs<T, kKind, false>(p, plan, launch) : launch_row_runs<T, kKind>(p, plan, launch)));
+    NORMACT_TRY((plan.access == RowAccess::packs ? launch_row_packs<T, kKind, false>(p, plan, launch)
+                                                 : launch_row_runs<T, kKind>(p, plan, launch)));
   }
   if (plan.parts == 1) return {};  // the one row of partial sums is the result, and has been written as such
   return launch_parameter_sum<T>(p, launch.workspace.data, plan.parts, launch);
@@ -232,9 +231,7 @@ Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const
 template <class X, NormKind kKind, bool kActivated>
 Status launch_row_backward_mixed_kind(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   if (plan.variant == NORMACT_ROW_STREAM) {
-    return plan.access == RowAccess::packs
-               ? launch_row_stream_backward<float, X, kKind, kActivated, true>(p, plan, launch)
-               : launch_row_stream_backward<float, X, kKind, kActivated, false>(p, plan, launch);
+    return launch_row_stream_backward<float, X, kKind, kActivated>(p, plan, launch);
   }
   const auto run = row_packs_launcher<float, X, kKind, kActivated>(p, plan, launch);
   const Constant<kMostPacks<float>> most;

@@ -150,15 +150,18 @@ Status launch_row_tile(const RowForward& p, const RowPlan& plan, const LaunchSha
   });
 }
 
-template <class T, class X, NormKind kKind, bool kActivated, bool kPacks>
-Status launch_row_stream(const RowForward& p, const LaunchShape& shape, const Launch& launch) {
+template <class T, class X, NormKind kKind, bool kActivated>
+Status launch_row_stream(const RowForward& p, const RowPlan& plan, const LaunchShape& shape, const Launch& launch) {
   const char* name = "row norm forward kernel launch";
   const Scalars<Accumulator<T>> scalars(p);
   const KernelProblem<RowForward, T, kActivated> problem(p);
-  return shape.cluster > 1 ? launch_kernel<row_stream_forward_kernel<T, X, kKind, kActivated, true, kPacks>>(
-                                 name, shape, launch, problem, scalars)
-                           : launch_kernel<row_stream_forward_kernel<T, X, kKind, kActivated, false, kPacks>>(
-                                 name, shape, launch, problem, scalars);
+  return with_stream_unit(
+      plan.access, p.geometry, {&p.x, &p.residual, &p.weight, &p.bias, &p.y, &p.residual_out}, [&](auto unit) {
+        return shape.cluster > 1 ? launch_kernel<row_stream_forward_kernel<T, X, kKind, kActivated, true, unit()>>(
+                                       name, shape, launch, problem, scalars)
+                                 : launch_kernel<row_stream_forward_kernel<T, X, kKind, kActivated, false, unit()>>(
+                                       name, shape, launch, problem, scalars);
+      });
 }
 
 /// The planner gives activated rows no runs.
@@ -168,10 +171,7 @@ Status launch_row_forward_kind(const RowForward& p, const RowPlan& plan, const L
                                         dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes, plan.cluster}
                                 .chained();
   const bool packs = plan.access == RowAccess::packs;
-  if (plan.variant == NORMACT_ROW_STREAM) {
-    return packs ? launch_row_stream<T, T, kKind, kActivated, true>(p, shape, launch)
-                 : launch_row_stream<T, T, kKind, kActivated, false>(p, shape, launch);
-  }
+  if (plan.variant == NORMACT_ROW_STREAM) return launch_row_stream<T, T, kKind, kActivated>(p, plan, shape, launch);
   if (plan.variant == NORMACT_ROW_CLUSTER) return launch_row_cluster<T, kKind, kActivated>(p, plan, shape, launch);
   if constexpr (sizeof(T) < 8) {
     if (plan.variant == NORMACT_ROW_TILE) return launch_row_tile<T, kKind, kActivated>(p, plan, shape, launch);
@@ -189,8 +189,7 @@ Status launch_row_forward_mixed_kind(const RowForward& p, const RowPlan& plan, c
     const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
                                           dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes, plan.cluster}
                                   .chained();
-    return plan.access == RowAccess::packs ? launch_row_stream<float, X, kKind, kActivated, true>(p, shape, launch)
-                                           : launch_row_stream<float, X, kKind, kActivated, false>(p, shape, launch);
+    return launch_row_stream<float, X, kKind, kActivated>(p, plan, shape, launch);
   }
   const auto run = row_packs_launcher<float, X, kKind, kActivated>(p, plan, launch);
   if (plan.variant == NORMACT_ROW_WARP) {

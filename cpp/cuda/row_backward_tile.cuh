@@ -17,9 +17,29 @@
 
 namespace normact::cuda {
 
-/// Columns that a thread has at a time; calls to an activation leave no registers for two.
-template <bool kActivated>
-constexpr int kTileUnroll = kActivated ? 1 : 2;
+/// Columns that a thread has at a time: what it reads of all of them comes before the first write to shared memory,
+/// which no read may overtake. Calls to an activation leave no registers for two.
+template <class Problem>
+constexpr int kTileAtOnce = std::is_same_v<Problem, RowBackward> ? 2 : 1;
+
+/// run(column, std::integral_constant<int, n>) for n at a time of a thread's columns, then part_done(0 or 1). Either
+/// part of the columns comes in as a group of copies of its own, so that the next tile can be summed up while its
+/// second part is on its way.
+template <int kAtOnce, class Run, class PartDone>
+__device__ __forceinline__ void each_column(int cols, const TileThread& thread, Run run, PartDone part_done) {
+  int column = thread.group;
+#pragma unroll 1
+  for (int part = 0; part < 2; ++part) {
+    const int end = part == 0 ? cols / thread.groups / 2 * thread.groups : cols;
+    for (; column + (kAtOnce - 1) * thread.groups < end; column += kAtOnce * thread.groups) {
+      run(column, std::integral_constant<int, kAtOnce>());
+    }
+    if constexpr (kAtOnce > 1) {
+      for (; column < end; column += thread.groups) run(column, std::integral_constant<int, 1>());
+    }
+    part_done(part);
+  }
+}
 
 /// What some lanes add to the gradients of a column's parameters.
 template <class A>
@@ -48,16 +68,25 @@ struct TileSums {
   __device__ __forceinline__ void clear(int cols) const {
     for (int i = threadIdx.x; i < cols * lanes; i += blockDim.x) at[i] = {A(0), A(0)};
   }
-  /// All lanes of a warp; valid: those that have the column.
-  __device__ __forceinline__ void add(int column, bool valid, A dweight, A dbias) const {
+  /// More for some columns, `apart` from each other; all lanes of a warp. valid: those that have them.
+  template <int kCount>
+  __device__ __forceinline__ void add(int column, int apart, bool valid, ColumnSums<A> (&more)[kCount]) const {
     for (int offset = 1; offset < folded; offset *= 2) {
-      dweight += __shfl_xor_sync(kFullWarp, dweight, offset);
-      dbias += __shfl_xor_sync(kFullWarp, dbias, offset);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        more[i].dweight += __shfl_xor_sync(kFullWarp, more[i].dweight, offset);
+        more[i].dbias += __shfl_xor_sync(kFullWarp, more[i].dbias, offset);
+      }
     }
     if (!valid || !leads) return;
-    ColumnSums<A>& of = at[column * lanes + own];
-    const ColumnSums<A> before = of;
-    of = {before.dweight + dweight, before.dbias + dbias};
+    ColumnSums<A>* const of = at + column * lanes + own;
+    ColumnSums<A> before[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) before[i] = of[i * apart * lanes];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      of[i * apart * lanes] = {before[i].dweight + more[i].dweight, before[i].dbias + more[i].dbias};
+    }
   }
   /// All of a column, behind a barrier.
   __device__ __forceinline__ ColumnSums<A> total(int column) const {
@@ -113,33 +142,84 @@ struct TileStatistics {
   }
 };
 
-/// A thread's pack of x as x - mean, and of dy as the gradient of the affine norm.
-template <class T, class Problem, class Statistics, class A = Accumulator<T>>
-__device__ __forceinline__ void load_gradients(const Problem& p, const TileUnit& unit, SharedAddress x_slot,
-                                               SharedAddress dy_slot, const Statistics& statistics, A weight, A bias,
-                                               A (&centred)[kPackSize<T>], A (&gradient)[kPackSize<T>]) {
-  constexpr int kSize = kPackSize<T>;
-  if constexpr (std::is_same_v<Problem, RowBackward>) {
-    unpack(load_shared_pack<T>(dy_slot), gradient);
-  } else {
-    A rstd[kSize];
-    Values<A, kSize> h;
-    unpack(load_shared_pack<T>(x_slot), h.value);
-    statistics.centre(h.value);
-    statistics.get_rstd(rstd);
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) h.value[j] = affine(h.value[j] * rstd[j], weight, bias);
-    h = activation_slopes<T>(h, p);  // takes the registers: what was read is read again
-    unpack(load_shared_pack<T>(dy_slot), gradient);
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) gradient[j] *= h.value[j];
+/// What a thread has of a column.
+template <class T>
+struct TileGradient {
+  using A = Accumulator<T>;
+  static constexpr int kSize = kPackSize<T>;
+  Pack<T> x, dy;
+  A weight;
+
+  __device__ __forceinline__ void load(SharedAddress x_slot, SharedAddress dy_slot, A column_weight) {
+    x = load_shared_pack<T>(x_slot);
+    dy = load_shared_pack<T>(dy_slot);
+    weight = column_weight;
   }
-  unpack(load_shared_pack<T>(x_slot), centred);
-  statistics.centre(centred);
+  /// x - mean, and dy as the gradient of the affine norm. After a call to an activation, which takes the registers,
+  /// what was read is read again.
+  template <class Problem, class Statistics>
+  __device__ __forceinline__ void unpack_into(A (&centred)[kSize], A (&gradient)[kSize], const Problem& p,
+                                              SharedAddress x_slot, SharedAddress dy_slot, const Statistics& statistics,
+                                              A bias) {
+    if constexpr (!std::is_same_v<Problem, RowBackward>) {
+      A rstd[kSize];
+      Values<A, kSize> h;
+      unpack(x, h.value);
+      statistics.centre(h.value);
+      statistics.get_rstd(rstd);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) h.value[j] = affine(h.value[j] * rstd[j], weight, bias);
+      h = activation_slopes<T>(h, p);
+      unpack(load_shared_pack<T>(dy_slot), gradient);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) gradient[j] *= h.value[j];
+      x = load_shared_pack<T>(x_slot);
+    } else {
+      unpack(dy, gradient);
+    }
+    unpack(x, centred);
+    statistics.centre(centred);
+  }
+};
+
+/// The first pass over kCount columns, `groups` apart from each other: their parameter sums, and sum: g * xhat and, of
+/// a layer norm, g. valid: whether the thread has them.
+template <class T, int kCount, class Problem, class Statistics, int kSums, class A = Accumulator<T>>
+__device__ __forceinline__ void reduce_columns(int column, bool valid, const Problem& p, const TileThread& thread,
+                                               SharedAddress x_tile, SharedAddress dy_tile, const Statistics& rows,
+                                               const TileParameters<A>& parameters, const TileSums<A>& parameter_sums,
+                                               bool gradients, A (&sum)[kSums][kPackSize<T>]) {
+  constexpr int kSize = kPackSize<T>;
+  ColumnSums<A> more[kCount] = {};
+  if (valid) {
+    TileGradient<T> of[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int at = column + i * thread.groups;
+      of[i].load(thread.slot(x_tile, at), thread.slot(dy_tile, at), parameters.weights[at]);
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int at = column + i * thread.groups;
+      A centred[kSize], gradient[kSize], rstd[kSize];
+      of[i].unpack_into(centred, gradient, p, thread.slot(x_tile, at), thread.slot(dy_tile, at), rows,
+                        parameters.biases[at]);
+      rows.get_rstd(rstd);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const A product = gradient[j] * (centred[j] * rstd[j]);
+        more[i].dweight += product;
+        more[i].dbias += gradient[j];
+        sum[0][j] += product * of[i].weight;
+        if constexpr (kSums > 1) sum[kSums - 1][j] += gradient[j] * of[i].weight;
+      }
+    }
+  }
+  if (gradients) parameter_sums.add(column, thread.groups, valid, more);
 }
 
-/// The second pass: dx of the thread's columns. As soon as a pack of x and dy has been used, what the next tile has
-/// in its place is on its way. sum: g * xhat and, of a layer norm, g; `sums` is where they can be read again.
+/// The second pass: dx of the thread's columns. As soon as packs of x and dy have been used, what the next tile has in
+/// their place is on its way. sum: as from reduce_columns, of all groups; `sums` is where they can be read again.
 template <class T, NormKind kKind, int kStep, class Problem, class Statistics, int kSums, class A = Accumulator<T>>
 __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<A>& scalars, const TileSplit& split,
                                                 const TileUnit& unit, const TileUnit& next, const TileThread& thread,
@@ -160,43 +240,51 @@ __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<
     }
   };
   if constexpr (!kActivated) find_factors();
-  const T* const addends = unit.in<const T>(p.dresidual, g);
-  T* const dx = unit.in<T>(p.dx, g);
-  const T* const next_x = next.in<const T>(p.x, g);
-  const T* const next_dy = next.in<const T>(p.dy, g);
-#pragma unroll kTileUnroll < kActivated>
-  for (int column = thread.group; column < static_cast<int>(g.cols); column += thread.groups) {
-    const TileColumn at(split, column);
-    Pack<T> addend{};
-    if (!kActivated && p.dresidual.data != nullptr)
-      addend = load_unit<T, kStep>(addends + at.in(p.dresidual), unit.rows);
-    const A weight = parameters.weights[column];
-    const SharedAddress x_slot = thread.slot(x_tile, column), dy_slot = thread.slot(dy_tile, column);
-    A centred[kSize], gradient[kSize];
-    load_gradients<T>(p, unit, x_slot, dy_slot, rows, weight, parameters.biases[column], centred, gradient);
-    if constexpr (kActivated) {  // again: the call takes the registers
-      load_shared_values(sums, sum[0]);
-      if constexpr (kLayer) load_shared_values(sums + split.lanes * kSize, sum[kLayer]);
-      find_factors();
-    }
+  with_flat(split, [&](auto flat) {
+    TileColumns<flat> columns(split, thread), reads(split, thread);
+    TilePath addends(unit.in<const T>(p.dresidual, g), p.dresidual, reads);
+    TilePath dx(unit.in<T>(p.dx, g), p.dx, columns);
+    TilePath next_x(next.in<const T>(p.x, g), p.x, columns);
+    TilePath next_dy(next.in<const T>(p.dy, g), p.dy, columns);
+    const auto write = [&](int column, auto count) {
+      constexpr int kCount = count;
+      TileGradient<T> of[kCount];
+      Pack<T> addend[kCount] = {};
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      gradient[j] = input_gradient(gradient[j] * weight, centred[j], rstd[j], c1[j], c2[j]);
-    }
-    const TileColumn again(split, column);  // a call takes the registers
-    if (p.dresidual.data != nullptr) {
-      if (kActivated) addend = load_unit<T, kStep>(addends + again.in(p.dresidual), unit.rows);
-      A value[kSize];
-      unpack(addend, value);
+      for (int i = 0; i < kCount; ++i) {
+        const int at = column + i * thread.groups;
+        of[i].load(thread.slot(x_tile, at), thread.slot(dy_tile, at), parameters.weights[at]);
+        if (p.dresidual.data != nullptr) {
+          addend[i] = load_unit<T, kStep>(addends.at, unit.rows);
+          reads.advance(addends);
+        }
+      }
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) gradient[j] += value[j];
-    }
-    store_unit<T, kStep>(dx + again.in(p.dx), to_pack<T>(gradient), unit.rows, thread, x_slot);
-    if constexpr (kTileCopies<kStep>) {
-      refill_column<T, kStep>(x_slot, next_x + again.in(p.x), next.rows);
-      refill_column<T, kStep>(dy_slot, next_dy + again.in(p.dy), next.rows);
-    }
-  }
+      for (int i = 0; i < kCount; ++i) {
+        const int at = column + i * thread.groups;
+        const SharedAddress x_slot = thread.slot(x_tile, at), dy_slot = thread.slot(dy_tile, at);
+        A centred[kSize], gradient[kSize], more[kSize];
+        of[i].unpack_into(centred, gradient, p, x_slot, dy_slot, rows, parameters.biases[at]);
+        if constexpr (kActivated) {  // again: the call takes the registers
+          load_shared_values(sums, sum[0]);
+          if constexpr (kLayer) load_shared_values(sums + split.lanes * kSize, sum[kLayer]);
+          find_factors();
+        }
+        unpack(addend[i], more);
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) {
+          gradient[j] = input_gradient(gradient[j] * of[i].weight, centred[j], rstd[j], c1[j], c2[j]);
+          if (p.dresidual.data != nullptr) gradient[j] += more[j];
+        }
+        store_unit<T, kStep>(dx.at, to_pack<T>(gradient), unit.rows, thread, x_slot);
+        if constexpr (kTileCopies<kStep>) {
+          refill_columns<T, kStep>(x_slot, dy_slot, next_x.at, next_dy.at, next.rows);
+        }
+        columns.advance(dx, next_x, next_dy);
+      }
+    };
+    each_column<kTileAtOnce<Problem>>(static_cast<int>(g.cols), thread, write, [](int) { commit_copies(); });
+  });
 }
 
 template <class T, NormKind kKind, bool kActivated, int kStep>
@@ -237,40 +325,29 @@ __global__ void __launch_bounds__(kTileBackwardThreads, kActivated ? 1 : 2)
   fetch_unit<T, kStep>(p.x, g, split, next, thread, x_tile);
   fetch_unit<T, kStep>(p.dy, g, split, next, thread, dy_tile);
   commit_copies();
+  commit_copies();  // as if in two parts
   int parity = 0;
   for (; first < split.units; first += step, parity ^= 1) {  // the same for all threads
     const TileUnit unit = next;
     next = TileUnit(split, first + step + thread.lane, kSize);
-    wait_copies<0>();
+    wait_copies<1>();
     __syncthreads();  // the statistics and parameters are there
     const TileStatistics<T, kKind, !kActivated> rows(statistics + parity * 2 * tile_rows + thread.lane * kSize,
                                                      tile_rows);
 
     A sum[kLayer ? 2 : 1][kSize] = {};
-    const auto reduce = [&](int column, auto valid) {
-      A dw = A(0), db = A(0);
-      if (valid) {
-        const A weight = parameters.weights[column];
-        A centred[kSize], gradient[kSize], rstd[kSize];
-        load_gradients<T>(p, unit, thread.slot(x_tile, column), thread.slot(dy_tile, column), rows, weight,
-                          parameters.biases[column], centred, gradient);
-        rows.get_rstd(rstd);
-#pragma unroll
-        for (int j = 0; j < kSize; ++j) {
-          const A product = gradient[j] * (centred[j] * rstd[j]);
-          dw += product;
-          db += gradient[j];
-          sum[0][j] += product * weight;
-          if constexpr (kLayer) sum[kLayer][j] += gradient[j] * weight;
-        }
-      }
-      if (gradients) parameter_sums.add(column, valid, dw, db);
+    const auto reduce = [&](int column, bool valid, auto count) {
+      reduce_columns<T, count>(column, valid, p, thread, x_tile, dy_tile, rows, parameters, parameter_sums, gradients,
+                               sum);
     };
-    const int rounds = cols / thread.groups;
-#pragma unroll kTileUnroll < kActivated>
-    for (int round = 0; round < rounds; ++round) reduce(thread.group + round * thread.groups, std::true_type());
-    const int last = thread.group + rounds * thread.groups;  // of some groups
-    if (rounds * thread.groups < cols) reduce(last, last < cols);
+    const int full = cols / thread.groups * thread.groups;
+    each_column<kTileAtOnce<KernelProblem<RowBackward, T, kActivated>>>(
+        full, thread, [&](int column, auto count) { reduce(column, true, count); },
+        [](int part) {
+          if (part == 0) wait_copies<0>();
+        });
+    const int last = full + thread.group;  // of some groups
+    if (full < cols) reduce(last, last < cols, std::integral_constant<int, 1>());
     const A* const sums = tile_sum(sum, thread, memory);
     fetch_statistics(next, parity ^ 1);  // read last before the barriers of this tile's sums
     write_gradients<T, kKind, kStep>(p, scalars, split, unit, next, thread, x_tile, dy_tile, rows, parameters, sum,
@@ -279,7 +356,6 @@ __global__ void __launch_bounds__(kTileBackwardThreads, kActivated ? 1 : 2)
       fetch_unit<T, kStep>(p.x, g, split, next, thread, x_tile);
       fetch_unit<T, kStep>(p.dy, g, split, next, thread, dy_tile);
     }
-    commit_copies();
   }
   wait_copies<0>();  // of no bytes
   __syncthreads();

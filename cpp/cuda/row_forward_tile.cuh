@@ -24,17 +24,16 @@ __device__ __forceinline__ void sum_columns(const RowForward& p, const TileSplit
   const RowGeometry& g = p.geometry;
   const int cols = static_cast<int>(g.cols);
   const bool residual = p.residual.data != nullptr;
-  const T* from = unit.in<const T>(p.residual, g);
-  T* to = unit.in<T>(p.residual_out, g);
+  TileColumns<false> reads(split, thread), writes(split, thread);
+  TilePath from(unit.in<const T>(p.residual, g), p.residual, reads);
+  TilePath to(unit.in<T>(p.residual_out, g), p.residual_out, writes);
   for (int first = thread.group; first < cols; first += kAtOnce * thread.groups) {
     Pack<T> addend[kAtOnce];
     if (residual) {  // all reads before the first write, which the compiler may not overtake
 #pragma unroll
       for (int u = 0; u < kAtOnce; ++u) {
-        const int column = first + u * thread.groups;
-        if (column < cols) {
-          addend[u] = load_unit<T, kStep>(from + TileColumn(split, column).in(p.residual), unit.rows);
-        }
+        if (first + u * thread.groups < cols) addend[u] = load_unit<T, kStep>(from.at, unit.rows);
+        reads.advance(from);
       }
     }
 #pragma unroll
@@ -50,8 +49,8 @@ __device__ __forceinline__ void sum_columns(const RowForward& p, const TileSplit
         for (int j = 0; j < kSize; ++j) value[j] += more[j];
         const Pack<T> rounded = to_pack<T>(value);
         if constexpr (kStep != sizeof(T)) store_shared_pack(thread.slot(tile, column), rounded);
-        store_unit<T, kStep>(to + TileColumn(split, column).in(p.residual_out), rounded, unit.rows, thread,
-                             thread.slot(tile, column));
+        store_unit<T, kStep>(to.at, rounded, unit.rows, thread, thread.slot(tile, column));
+        writes.advance(to);
         unpack(rounded, value);
       }
 #pragma unroll
@@ -110,18 +109,21 @@ __global__ void __launch_bounds__(kTileForwardThreads, 2)
     if (p.rstd.data != nullptr) unit.store_statistic(p.rstd, g, rstd);
   }
 
-  T* const y = unit.in<T>(p.y, g);
+  with_flat(split, [&](auto flat) {
+    TileColumns<flat> columns(split, thread);
+    TilePath y(unit.in<T>(p.y, g), p.y, columns);
 #pragma unroll kUnroll
-  for (int column = thread.group; column < cols; column += thread.groups) {
-    const A weight = parameters.weights[column], bias = parameters.biases[column];
-    A value[kSize];
-    unpack(load_shared_pack<T>(thread.slot(tile, column)), value);
+    for (int column = thread.group; column < cols; column += thread.groups) {
+      const A weight = parameters.weights[column], bias = parameters.biases[column];
+      A value[kSize];
+      unpack(load_shared_pack<T>(thread.slot(tile, column)), value);
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) value[j] = affine(normalized(value[j], mean[0][j], rstd[j]), weight, bias);
-    activate<T>(value, p);
-    store_unit<T, kStep>(y + TileColumn(split, column).in(p.y), to_pack<T>(value), unit.rows, thread,
-                         thread.slot(tile, column));
-  }
+      for (int j = 0; j < kSize; ++j) value[j] = affine(normalized(value[j], mean[0][j], rstd[j]), weight, bias);
+      activate<T>(value, p);
+      store_unit<T, kStep>(y.at, to_pack<T>(value), unit.rows, thread, thread.slot(tile, column));
+      columns.advance(y);
+    }
+  });
 }
 
 }  // namespace normact::cuda

@@ -5,7 +5,7 @@
 // Work     sums: a block owns a row and leaves its two gradient means in the workspace. apply: a block owns
 //          blockDim units of columns (a unit is a pack of 16 bytes or one element) and a range of rows.
 // Bytes    x and dy are read twice, dresidual once, dx is written once; one row of partial parameter sums a row range.
-// Plan     kPacks: aligned as for the register variants. Otherwise anything.
+// Plan     packs: aligned as for the register variants. Otherwise anything.
 #pragma once
 
 #include "cuda/parameter_sum.cuh"
@@ -26,13 +26,13 @@ struct GradientMeans {
 };
 
 /// T, X: as in row_backward.cuh.
-template <class T, class X, NormKind kKind, bool kActivated, bool kPacks>
+template <class T, class X, NormKind kKind, bool kActivated, StreamUnit kUnit>
 __global__ void __launch_bounds__(kMaxRowThreads)
     row_stream_backward_sums_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
                                     const Scalars<Accumulator<T>> scalars,
                                     GradientMeans<Accumulator<T>>* __restrict__ means) {
   using A = Accumulator<T>;
-  using Io = StridedUnit<T, X, kPacks>;
+  using Io = StreamAccess<T, X, kUnit>;
   constexpr int kSize = Io::kSize;
   const RowGeometry& g = p.geometry;
   __shared__ GroupScratch<A, 2> scratch;
@@ -49,8 +49,8 @@ __global__ void __launch_bounds__(kMaxRowThreads)
 #pragma unroll kStreamUnroll
   for (int64_t unit = threadIdx.x; unit < units; unit += blockDim.x) {
     A x_value[kSize], dy_value[kSize], w[kSize];
-    Io::load(x, p.x, g, unit * kSize, x_value);
-    Io::load(dy, p.dy, g, unit * kSize, dy_value);
+    Io::load(x + Io::offset(p.x, g, unit * kSize), x_value);
+    Io::load(dy + Io::offset(p.dy, g, unit * kSize), dy_value);
     if (weight.data != nullptr) Io::parameter(weight, p.weight, g, unit * kSize, w);
     if constexpr (kActivated) {
       A h[kSize];
@@ -77,14 +77,14 @@ __global__ void __launch_bounds__(kMaxRowThreads)
 }
 
 /// T, X: as in row_backward.cuh.
-template <class T, class X, NormKind kKind, bool kActivated, bool kPacks>
+template <class T, class X, NormKind kKind, bool kActivated, StreamUnit kUnit>
 __global__ void __launch_bounds__(kApplyThreads)
     row_stream_backward_apply_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
                                      const Scalars<Accumulator<T>> scalars,
                                      const GradientMeans<Accumulator<T>>* __restrict__ means, int64_t rows_per_part,
                                      void* partial_sums) {
   using A = Accumulator<T>;
-  using Io = StridedUnit<T, X, kPacks>;
+  using Io = StreamAccess<T, X, kUnit>;
   constexpr int kSize = Io::kSize, kUnroll = kApplyUnroll<kSize>;
   const RowGeometry& g = p.geometry;
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kApplyThreads + threadIdx.x) * kSize;
@@ -108,6 +108,10 @@ __global__ void __launch_bounds__(kApplyThreads)
     for (int j = 0; j < kSize; ++j) b[j] = A(0);
     if (bias.data != nullptr) Io::parameter(bias, p.bias, g, column, b);
   }
+  // Where the unit begins in a row of each.
+  const int64_t x_at = Io::offset(p.x, g, column), dy_at = Io::offset(p.dy, g, column);
+  const int64_t addend_at = Io::offset(p.dresidual, g, column), daddend_at = Io::offset(p.daddend, g, column);
+  const int64_t dx_at = Io::offset(p.dx, g, column);
   A dweight[kSize] = {};
   A dbias[kSize] = {};
   for (int64_t base = begin; base < end; base += kUnroll) {
@@ -118,10 +122,10 @@ __global__ void __launch_bounds__(kApplyThreads)
     for (int u = 0; u < kUnroll; ++u) {  // all reads before the first write, which the compiler may not overtake
       const int64_t row = base + u;
       if (row >= end) continue;
-      Io::load(any_row_pointer<const T>(p.x, g, row), p.x, g, column, x_value[u]);
-      Io::load(any_row_pointer<const X>(p.dy, g, row), p.dy, g, column, value[u]);
+      Io::load(any_row_pointer<const T>(p.x, g, row) + x_at, x_value[u]);
+      Io::load(any_row_pointer<const X>(p.dy, g, row) + dy_at, value[u]);
       if (p.dresidual.data != nullptr) {
-        Io::load(any_row_pointer<const T>(p.dresidual, g, row), p.dresidual, g, column, addend[u]);
+        Io::load(any_row_pointer<const T>(p.dresidual, g, row) + addend_at, addend[u]);
       }
       means_of[u] = A(0);
       if constexpr (kKind == NormKind::layer) means_of[u] = *any_row_pointer<const A>(p.mean, g, row);
@@ -151,11 +155,9 @@ __global__ void __launch_bounds__(kApplyThreads)
         for (int j = 0; j < kSize; ++j) value[u][j] += addend[u][j];
       }
       if constexpr (!std::is_same_v<X, T>) {
-        if (p.daddend.data != nullptr) {
-          Io::store(any_row_pointer<T>(p.daddend, g, row), p.daddend, g, column, value[u]);
-        }
+        if (p.daddend.data != nullptr) Io::store(any_row_pointer<T>(p.daddend, g, row) + daddend_at, value[u]);
       }
-      Io::store(any_row_pointer<X>(p.dx, g, row), p.dx, g, column, value[u]);
+      Io::store(any_row_pointer<X>(p.dx, g, row) + dx_at, value[u]);
     }
   }
   const Partials<A> partials(p, partial_sums, gridDim.y, blockIdx.y);

@@ -3,10 +3,10 @@
 // contiguous, with parameters of two types, or (before sm_90) not whole packs. Variant stream.
 //
 // Work     a block, or a cluster with one contiguous slice a block, owns a row and walks over it in steps of
-//          blockDim * kStreamUnroll units; a unit is a pack of 16 bytes (kPacks) or one element.
+//          blockDim * kStreamUnroll units; a unit is a pack of 16 bytes or one element (StreamUnit).
 // Bytes    x (and residual) is read once and the normalised sum once more, y (and residual_out) is written once. The
 //          second walk runs backwards, so that it begins with what the first one left in the cache.
-// Plan     kPacks: aligned as for the register variants. Otherwise anything.
+// Plan     packs: aligned as for the register variants. Otherwise anything.
 // Sums     each step's own two-pass moments, merged by Chan's formula in fp64.
 #pragma once
 
@@ -17,39 +17,43 @@ namespace normact::cuda {
 /// Units of a thread under way.
 constexpr int kStreamUnroll = 4;
 
-/// Reads and writes one unit of a row: a pack of T, or as many elements of another type, or one element at any stride.
+/// A unit: a pack of 16 bytes, or one element, of columns side by side in all tensors or anywhere. `dense` is for
+/// itself because it spends few instructions on addresses: of strides of 64 bits an element needs ten for each tensor.
+enum class StreamUnit { packs, dense, strided };
+
+/// Reads and writes one unit of a row: a pack of T, or as many elements of another type, or one element.
 /// X: the type of parameters that are not in the accumulator's.
-template <class T, class X, bool kPacks>
-struct StridedUnit {
+template <class T, class X, StreamUnit kUnit>
+struct StreamAccess {
+  static constexpr bool kPacks = kUnit == StreamUnit::packs;
   static constexpr int kSize = kPacks ? kPackSize<T> : 1;
   using A = Accumulator<T>;
 
+  /// Where a unit begins in a row.
   static __device__ __forceinline__ int64_t offset(const Operand& operand, const RowGeometry& g, int64_t column) {
-    return kPacks ? column : strided_offset(column, g.col_ndim, g.col_shape, operand.col_stride);
+    return kUnit != StreamUnit::strided ? column : strided_offset(column, g.col_ndim, g.col_shape, operand.col_stride);
   }
 
   template <class E>
-  static __device__ __forceinline__ void load(const E* row, const Operand& operand, const RowGeometry& g,
-                                              int64_t column, A (&value)[kSize]) {
+  static __device__ __forceinline__ void load(const E* unit, A (&value)[kSize]) {
     if constexpr (kPacks) {
-      unpack(load_pack_beside<T>(row + column), value);
+      unpack(load_pack_beside<T>(unit), value);
     } else {
-      value[0] = convert<A>(row[offset(operand, g, column)]);
+      value[0] = convert<A>(*unit);
     }
   }
 
   /// Rounds, writes, and leaves the rounded values behind.
   template <class E>
-  static __device__ __forceinline__ void store(E* row, const Operand& operand, const RowGeometry& g, int64_t column,
-                                               A (&value)[kSize]) {
+  static __device__ __forceinline__ void store(E* unit, A (&value)[kSize]) {
     if constexpr (kPacks) {
       const PackBeside<E, T> pack = to_pack_beside<E, T>(value);
       using Bits = std::conditional_t<sizeof(pack) == kPackBytes, uint4, uint2>;
-      *reinterpret_cast<Bits*>(row + column) = *reinterpret_cast<const Bits*>(&pack);
+      *reinterpret_cast<Bits*>(unit) = *reinterpret_cast<const Bits*>(&pack);
       unpack(pack, value);
     } else {
       const E rounded = convert<E>(value[0]);
-      row[offset(operand, g, column)] = rounded;
+      *unit = rounded;
       value[0] = convert<A>(rounded);
     }
   }
@@ -112,24 +116,24 @@ __device__ __forceinline__ void add_residual(const RowForward& p, const T* resid
   A addend[kStreamUnroll][Io::kSize];
 #pragma unroll
   for (int u = 0; u < kStreamUnroll; ++u) {
-    if (u < units) Io::load(residual, p.residual, p.geometry, column(u), addend[u]);
+    if (u < units) Io::load(residual + Io::offset(p.residual, p.geometry, column(u)), addend[u]);
   }
 #pragma unroll
   for (int u = 0; u < kStreamUnroll; ++u) {
     if (u >= units) continue;
 #pragma unroll
     for (int j = 0; j < Io::kSize; ++j) value[u][j] += addend[u][j];
-    Io::store(sum, p.residual_out, p.geometry, column(u), value[u]);
+    Io::store(sum + Io::offset(p.residual_out, p.geometry, column(u)), value[u]);
   }
 }
 
 /// T, X: as in row_forward.cuh.
-template <class T, class X, NormKind kKind, bool kActivated, bool kCluster, bool kPacks>
+template <class T, class X, NormKind kKind, bool kActivated, bool kCluster, StreamUnit kUnit>
 __global__ void __launch_bounds__(kMaxRowThreads)
     row_stream_forward_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
                               const Scalars<Accumulator<T>> scalars) {
   using A = Accumulator<T>;
-  using Io = StridedUnit<T, X, kPacks>;
+  using Io = StreamAccess<T, X, kUnit>;
   constexpr int kSize = Io::kSize;
   const RowGeometry& g = p.geometry;
   int64_t row = blockIdx.x;
@@ -164,7 +168,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
       const int64_t unit = base + static_cast<int64_t>(u) * blockDim.x;
       if (unit < end) {
         units = u + 1;
-        Io::load(x, p.x, g, unit * kSize, value[u]);
+        Io::load(x + Io::offset(p.x, g, unit * kSize), value[u]);
       }
     }
     if (has_residual) add_residual<Io>(p, residual, sum, base, units, value);
@@ -210,7 +214,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
 #pragma unroll
     for (int u = 0; u < kStreamUnroll; ++u) {
       const int64_t unit = base + static_cast<int64_t>(u) * blockDim.x;
-      if (unit < end) Io::load(source, source_operand, g, unit * kSize, value[u]);
+      if (unit < end) Io::load(source + Io::offset(source_operand, g, unit * kSize), value[u]);
     }
 #pragma unroll
     for (int u = 0; u < kStreamUnroll; ++u) {
@@ -228,7 +232,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
 #pragma unroll
       for (int j = 0; j < kSize; ++j) value[u][j] = affine(normalized(value[u][j], mean, rstd), w[j], b[j]);
       activate<X>(value[u], p);
-      Io::store(y, p.y, g, unit * kSize, value[u]);
+      Io::store(y + Io::offset(p.y, g, unit * kSize), value[u]);
     }
   }
 }

@@ -24,13 +24,15 @@ struct TileSplit {
   int line;         // rows
   unsigned units;
   Divisor line_units;
-  Divisor inner_cols;  // columns of the inner of two dimensions; 1 of one
+  Divisor inner_lines;  // lines of the inner of two dimensions; 1 of one
+  Divisor inner_cols;   // columns of the same
 
   TileSplit(const RowGeometry& g, const RowPlan& plan, int unit_rows)
       : lanes(plan.rows_per_block / unit_rows),
         lanes_a_sum(plan.lanes_a_sum),
         line(static_cast<int>(g.row_shape[g.row_ndim - 1])),
         line_units(static_cast<unsigned>((line + unit_rows - 1) / unit_rows)),
+        inner_lines(g.row_ndim > 2 ? static_cast<unsigned>(g.row_shape[1]) : 1),
         inner_cols(g.col_ndim > 1 ? static_cast<unsigned>(g.col_shape[1]) : 1) {
     units = static_cast<unsigned>(g.rows / line) * line_units.size;
   }
@@ -38,13 +40,15 @@ struct TileSplit {
 
 /// The neighbouring rows that a thread owns.
 struct TileUnit {
-  unsigned line;  // its number
-  int place;      // of the first row in its line
-  int rows;       // 0: none
+  unsigned outer_line, inner_line;  // the line in at most two merged dimensions
+  int place;                        // of the first row in its line
+  int rows;                         // 0: none
 
   __device__ __forceinline__ TileUnit(const TileSplit& split, unsigned unit, int unit_rows) {
     const bool any = unit < split.units;
-    line = any ? split.line_units.quotient(unit) : 0;
+    const unsigned line = any ? split.line_units.quotient(unit) : 0;
+    outer_line = split.inner_lines.quotient(line);
+    inner_line = line - outer_line * split.inner_lines.size;
     place = any ? static_cast<int>(unit - line * split.line_units.size) * unit_rows : 0;
     rows = any ? min(split.line - place, unit_rows) : 0;
   }
@@ -52,10 +56,8 @@ struct TileUnit {
   /// Where the unit's first row begins in an operand.
   template <class T>
   __device__ __forceinline__ T* in(const Operand& operand, const RowGeometry& g) const {
-    const int inmost = g.row_ndim - 1;
-    int64_t offset = place * operand.row_stride[inmost];
-    if (inmost > 0) offset += strided_offset(line, inmost, g.row_shape, operand.row_stride);
-    return static_cast<T*>(operand.data) + offset;
+    return static_cast<T*>(operand.data) + (outer_line * operand.row_stride[0] + inner_line * operand.row_stride[1] +
+                                            place * operand.row_stride[g.row_ndim - 1]);
   }
 
   /// Starts bringing a statistic of its rows into shared memory; zeros without the statistic, and where there is no
@@ -114,6 +116,61 @@ struct TileThread {
   }
 };
 
+/// How a thread goes from column to column, without a division at each. kFlat: they have one dimension.
+template <bool kFlat>
+class TileColumns {
+ public:
+  __device__ __forceinline__ TileColumns(const TileSplit& split, const TileThread& thread)
+      : first_(split, thread.group), step_(split, thread.groups), inner_cols_(split.inner_cols.size) {
+    inner_ = first_.inner;
+  }
+
+  /// Where the unit begins in the first of them.
+  template <class T>
+  __device__ __forceinline__ T* first(T* unit, const Operand& operand) const {
+    return unit + first_.in(operand);
+  }
+  /// Takes places in operands to the next of them.
+  template <class... Path>
+  __device__ __forceinline__ void advance(Path&... path) {
+    if constexpr (kFlat) {
+      (path.move(step_.outer * path.operand.col_stride[0]), ...);
+    } else {
+      (path.move(step_.in(path.operand)), ...);
+      inner_ += step_.inner;
+      if (inner_ < inner_cols_) return;
+      inner_ -= inner_cols_;
+      (path.move(path.operand.col_stride[0] - inner_cols_ * path.operand.col_stride[1]), ...);
+    }
+  }
+
+ private:
+  TileColumn first_, step_;
+  unsigned inner_, inner_cols_;
+};
+
+/// Calls run(std::bool_constant<kFlat>): loops over columns of one dimension have code of their own, as what two need
+/// costs four instructions a tensor and column.
+template <class Run>
+__device__ __forceinline__ void with_flat(const TileSplit& split, Run run) {
+  if (split.inner_cols.size == 1) {
+    run(std::true_type());
+  } else {
+    run(std::false_type());
+  }
+}
+
+/// A place in an operand.
+template <class T>
+struct TilePath {
+  T* at;
+  const Operand& operand;
+  template <class Columns>
+  __device__ __forceinline__ TilePath(T* unit, const Operand& of, const Columns& columns)
+      : at(columns.first(unit, of)), operand(of) {}
+  __device__ __forceinline__ void move(int64_t elements) { at += elements; }
+};
+
 // Lines move kStep bytes at a time, which divide their addresses and their length: packs of 16, halves of these, or
 // elements.
 
@@ -148,16 +205,19 @@ __device__ __forceinline__ void fetch_column(SharedAddress slot, const T* from, 
   }
 }
 
-/// The same, where a tile has been used: by a branch, which for packs is 2 % faster in the backward, and 1 to 2 %
-/// slower in the forward (fp32, bf16; H200).
+/// The same of x and dy, where a tile has been used: by a branch, which for packs is 2 % faster in the backward, and 1
+/// to 2 % slower in the forward (fp32, bf16; H200). Without a row only dy must be zero.
 template <class T, int kStep>
-__device__ __forceinline__ void refill_column(SharedAddress slot, const T* from, int rows) {
+__device__ __forceinline__ void refill_columns(SharedAddress x_slot, SharedAddress dy_slot, const T* x, const T* dy,
+                                               int rows) {
   if constexpr (kStep < kPackBytes) {
-    fetch_column<T, kStep>(slot, from, rows);
+    fetch_column<T, kStep>(x_slot, x, rows);
+    fetch_column<T, kStep>(dy_slot, dy, rows);
   } else if (rows > 0) {
-    copy_async(slot, from);
+    copy_async(x_slot, x);
+    copy_async(dy_slot, dy);
   } else {
-    store_shared_pack(slot, Pack<T>{});
+    store_shared_pack(dy_slot, Pack<T>{});
   }
 }
 
@@ -196,23 +256,29 @@ template <class T, int kStep>
 __device__ __forceinline__ void fetch_unit(const Operand& operand, const RowGeometry& g, const TileSplit& split,
                                            const TileUnit& unit, const TileThread& thread, SharedAddress tile) {
   const int cols = static_cast<int>(g.cols);
-  const T* from = unit.in<const T>(operand, g);
-  if constexpr (kTileCopies<kStep>) {
+  with_flat(split, [&](auto flat) {
+    TileColumns<flat> columns(split, thread);
+    TilePath from(unit.in<const T>(operand, g), operand, columns);
+    if constexpr (kTileCopies<kStep>) {
 #pragma unroll 2
-    for (int column = thread.group; column < cols; column += thread.groups) {
-      fetch_column<T, kStep>(thread.slot(tile, column), from + TileColumn(split, column).in(operand), unit.rows);
-    }
-  } else {
-    for (int column = thread.group; column < cols; column += 2 * thread.groups) {
-      const int second = column + thread.groups;
-      const Pack<T> pack = load_unit<T, kStep>(from + TileColumn(split, column).in(operand), unit.rows);
-      if (second < cols) {
-        const Pack<T> other = load_unit<T, kStep>(from + TileColumn(split, second).in(operand), unit.rows);
-        store_shared_pack(thread.slot(tile, second), other);
+      for (int column = thread.group; column < cols; column += thread.groups) {
+        fetch_column<T, kStep>(thread.slot(tile, column), from.at, unit.rows);
+        columns.advance(from);
       }
-      store_shared_pack(thread.slot(tile, column), pack);
+    } else {
+      for (int column = thread.group; column < cols; column += 2 * thread.groups) {
+        const int second = column + thread.groups;
+        const Pack<T> pack = load_unit<T, kStep>(from.at, unit.rows);
+        columns.advance(from);
+        if (second < cols) {
+          const Pack<T> other = load_unit<T, kStep>(from.at, unit.rows);
+          store_shared_pack(thread.slot(tile, second), other);
+        }
+        columns.advance(from);
+        store_shared_pack(thread.slot(tile, column), pack);
+      }
     }
-  }
+  });
 }
 
 /// value[0 .. kSize) = from[0 ..), from shared memory at a multiple of 16 bytes.
