@@ -218,6 +218,22 @@ __device__ __forceinline__ void reduce_columns(int column, bool valid, const Pro
   if (gradients) parameter_sums.add(column, thread.groups, valid, more);
 }
 
+/// What input_gradient() needs of a thread's rows; c2 is that of x - mean instead of xhat.
+template <class A, int kSize>
+struct TileFactors {
+  A rstd[kSize], c1[kSize], c2[kSize];
+
+  template <class Statistics, int kSums>
+  __device__ __forceinline__ void find(const Statistics& rows, A reciprocal_cols, const A (&sum)[kSums][kSize]) {
+    rows.get_rstd(rstd);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      c2[j] = sum[0][j] * reciprocal_cols * rstd[j] * rstd[j];
+      c1[j] = kSums > 1 ? sum[kSums - 1][j] * reciprocal_cols * rstd[j] : A(0);
+    }
+  }
+};
+
 /// The second pass: dx of the thread's columns. As soon as packs of x and dy have been used, what the next tile has in
 /// their place is on its way. sum: as from reduce_columns, of all groups; `sums` is where they can be read again.
 template <class T, NormKind kKind, int kStep, class Problem, class Statistics, int kSums, class A = Accumulator<T>>
@@ -230,16 +246,8 @@ __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<
   constexpr bool kLayer = kKind == NormKind::layer;
   constexpr bool kActivated = !std::is_same_v<Problem, RowBackward>;
   const RowGeometry& g = p.geometry;
-  A rstd[kSize], c1[kSize], c2[kSize];  // c2 of x - mean instead of xhat
-  const auto find_factors = [&] {
-    rows.get_rstd(rstd);
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      c2[j] = sum[0][j] * scalars.reciprocal_cols * rstd[j] * rstd[j];
-      c1[j] = kLayer ? sum[kLayer][j] * scalars.reciprocal_cols * rstd[j] : A(0);
-    }
-  };
-  if constexpr (!kActivated) find_factors();
+  TileFactors<A, kSize> factors;
+  if constexpr (!kActivated) factors.find(rows, scalars.reciprocal_cols, sum);
   with_flat(split, [&](auto flat) {
     TileColumns<flat> columns(split, thread), reads(split, thread);
     TilePath addends(unit.in<const T>(p.dresidual, g), p.dresidual, reads);
@@ -268,12 +276,13 @@ __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<
         if constexpr (kActivated) {  // again: the call takes the registers
           load_shared_values(sums, sum[0]);
           if constexpr (kLayer) load_shared_values(sums + split.lanes * kSize, sum[kLayer]);
-          find_factors();
+          factors.find(rows, scalars.reciprocal_cols, sum);
         }
         unpack(addend[i], more);
 #pragma unroll
         for (int j = 0; j < kSize; ++j) {
-          gradient[j] = input_gradient(gradient[j] * of[i].weight, centred[j], rstd[j], c1[j], c2[j]);
+          gradient[j] =
+              input_gradient(gradient[j] * of[i].weight, centred[j], factors.rstd[j], factors.c1[j], factors.c2[j]);
           if (p.dresidual.data != nullptr) gradient[j] += more[j];
         }
         store_unit<T, kStep>(dx.at, to_pack<T>(gradient), unit.rows, thread, x_slot);

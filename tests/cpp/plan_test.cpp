@@ -183,6 +183,10 @@ TEST(what_tiles_leave_to_stream) {
   r.geometry.col_ndim = 3;
   CHECK(forward(r).variant == NORMACT_ROW_STREAM && backward(r).variant == NORMACT_ROW_STREAM);
   r = lines(4, 64, 64, DType::bf16);
+  r.geometry.row_shape[3] = r.geometry.row_shape[r.geometry.row_ndim - 1];
+  r.geometry.row_ndim = 4;
+  CHECK(forward(r).variant == NORMACT_ROW_STREAM && backward(r).variant == NORMACT_ROW_STREAM);
+  r = lines(4, 64, 64, DType::bf16);
   RowPlan plan{};
   for (const normact_row_variant variant : {NORMACT_ROW_WARP, NORMACT_ROW_BLOCK, NORMACT_ROW_CLUSTER}) {
     r.variant = variant;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channel norms that are so large that the CPU writes them past its caches: each sample has the bits of a call of its own."""
+"""Channel norms so large that the CPU writes them past its caches: each sample has the bits of a call of its own."""
 
 from __future__ import annotations
 

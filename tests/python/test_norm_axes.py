@@ -19,7 +19,7 @@ from layouts import LAYOUTS, supported
 both_dtypes = pytest.mark.parametrize(("dtype", "parameter_dtype"), DTYPES, ids=["-".join(pair) for pair in DTYPES])
 
 # Rows that lie side by side, columns far apart: lines of whole packs, of halves of these, of others, of less than a
-# pack or a vector.
+# pack or a vector; lines and columns in two dimensions.
 SIDE_BY_SIDE = (
     ((2, 12, 8, 8), (1,)),
     ((3, 50, 14, 14), (1,)),
@@ -30,6 +30,8 @@ SIDE_BY_SIDE = (
     ((9, 33), (0,)),
     ((4, 6, 3, 16), (0, 2)),
     ((2, 3, 4, 5, 24), (1, 2)),
+    ((2, 12, 3, 8, 16), (1, 3)),
+    ((2, 12, 3, 8, 5), (1, 3)),
 )
 OTHERS = (((2, 12, 3, 2), (1, 3)), ((2, 12, 3, 2), (0, 3)), ((3, 4, 5), (0, 2)), ((2, 3, 4, 5), (0, 2, 3)))
 
