@@ -5,8 +5,8 @@
 //          a multiprocessor. A thread sees the same columns of every tile.
 // Bytes    each element of x, dy (and dresidual) is read once, dx written once; a block leaves a row of parameter sums
 //          in the workspace, and parameter_sum.cuh adds these up in a fixed order.
-// Pipeline as soon as a thread has a pack of dx, it starts copying what comes next to the place of that pack's x and
-//          dy.
+// Pipeline as soon as a thread has packs of dx, it starts copying what comes next to the places of their x and dy. The
+//          first half of the next tile is waited for before the second (each_column).
 // Barriers four a tile. A thread's part of the tile, but see store_unit, and its columns' parameter sums are its own.
 #pragma once
 
