@@ -177,15 +177,13 @@ TEST(every_tile_fits_the_device_whatever_the_rows_and_the_alignment) {
 }
 
 TEST(what_tiles_leave_to_stream) {
-  RowRequest r = lines(4, 64, 64, DType::f64);
-  CHECK(forward(r).variant == NORMACT_ROW_STREAM && backward(r).variant == NORMACT_ROW_STREAM);
-  r = lines(4, 64, 64, DType::bf16);
-  r.geometry.col_ndim = 3;
-  CHECK(forward(r).variant == NORMACT_ROW_STREAM && backward(r).variant == NORMACT_ROW_STREAM);
-  r = lines(4, 64, 64, DType::bf16);
-  r.geometry.row_shape[3] = r.geometry.row_shape[r.geometry.row_ndim - 1];
-  r.geometry.row_ndim = 4;
-  CHECK(forward(r).variant == NORMACT_ROW_STREAM && backward(r).variant == NORMACT_ROW_STREAM);
+  RowRequest many_cols = lines(4, 64, 64, DType::bf16), many_lines = many_cols, r;
+  many_cols.geometry.col_ndim = 3;
+  many_lines.geometry.row_shape[3] = 64;
+  many_lines.geometry.row_ndim = 4;
+  for (const RowRequest& each : {lines(4, 64, 64, DType::f64), many_cols, many_lines}) {
+    CHECK(forward(each).variant == NORMACT_ROW_STREAM && backward(each).variant == NORMACT_ROW_STREAM);
+  }
   r = lines(4, 64, 64, DType::bf16);
   RowPlan plan{};
   for (const normact_row_variant variant : {NORMACT_ROW_WARP, NORMACT_ROW_BLOCK, NORMACT_ROW_CLUSTER}) {
