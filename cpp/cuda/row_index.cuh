@@ -50,10 +50,23 @@ __device__ __forceinline__ T* row_pointer(const Operand& operand, const RowIndex
   return static_cast<T*>(operand.data) + (row.outer * operand.row_stride[0] + row.inner * operand.row_stride[1]);
 }
 
-/// The same for rows in any number of dimensions.
-template <class T>
-__device__ __forceinline__ T* any_row_pointer(const Operand& operand, const RowGeometry& g, int64_t row) {
-  return static_cast<T*>(operand.data) + strided_offset(row, g.row_ndim, g.row_shape, operand.row_stride);
+/// Where a row in any number of dimensions starts in each of some operands, in elements. One division a dimension for
+/// all of them: inlined one by one, they make kernels of thousands of instructions, which are fetched even to be
+/// skipped.
+template <int kCount>
+__device__ __forceinline__ void row_offsets(int64_t row, const RowGeometry& g, const Operand* const (&operands)[kCount],
+                                            int64_t (&offset)[kCount]) {
+#pragma unroll
+  for (int64_t& of : offset) of = 0;
+#pragma unroll 1
+  for (int d = g.row_ndim - 1; d > 0; --d) {
+    const int64_t outer = row / g.row_shape[d], index = row - outer * g.row_shape[d];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) offset[i] += index * operands[i]->row_stride[d];
+    row = outer;
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) offset[i] += row * operands[i]->row_stride[0];
 }
 
 }  // namespace normact::cuda

@@ -9,14 +9,23 @@
 #pragma once
 
 #include "cuda/parameter_sum.cuh"
-#include "cuda/row_stream_forward.cuh"
+#include "cuda/row_forward.cuh"
+#include "cuda/row_stream.cuh"
 
 namespace normact::cuda {
 
 constexpr int kApplyThreads = 256;
-/// Rows of a thread under way, of units of so many elements: as many as registers hold.
+/// Units of a row that a thread sums up at a time. Of packs, one: with more, registers leave a quarter of the threads.
 template <int kSize>
-constexpr int kApplyUnroll = kSize == 8 ? 2 : 4;
+constexpr int kSumsUnroll = kSize == 1 ? kStreamUnroll : 1;
+/// Rows of a unit that a thread has under way, by the elements of a unit: as many as registers hold.
+template <int kSize>
+constexpr int kApplyUnroll = kSize == 8 ? 2 : kStreamUnroll;
+/// Blocks of a multiprocessor that apply, as far as their registers are enough.
+template <class T, bool kActivated, StreamUnit kUnit>
+constexpr int kApplyBlocks = sizeof(T) == 8                              ? 1
+                             : kUnit == StreamUnit::dense && !kActivated ? 4
+                                                                         : 2;
 
 /// c1 = rstd * E[g] and c2 = rstd * E[g * xhat] of one row.
 template <class A>
@@ -33,52 +42,76 @@ __global__ void __launch_bounds__(kMaxRowThreads)
                                     GradientMeans<Accumulator<T>>* __restrict__ means) {
   using A = Accumulator<T>;
   using Io = StreamAccess<T, X, kUnit>;
-  constexpr int kSize = Io::kSize;
+  constexpr int kSize = Io::kSize, kUnroll = kSumsUnroll<kSize>;
   const RowGeometry& g = p.geometry;
   __shared__ GroupScratch<A, 2> scratch;
   start_after_previous();
   const int64_t row = blockIdx.x;
-  const T* x = any_row_pointer<const T>(p.x, g, row);
-  const X* dy = any_row_pointer<const X>(p.dy, g, row);
+  const Operand* const operands[] = {&p.x, &p.dy, &p.mean, &p.rstd};
+  int64_t at[4];
+  row_offsets(row, g, operands, at);
+  const T* const x = static_cast<const T*>(p.x.data) + at[0];
+  const X* const dy = static_cast<const X*>(p.dy.data) + at[1];
   A mean = A(0);
-  if constexpr (kKind == NormKind::layer) mean = *any_row_pointer<const A>(p.mean, g, row);
-  const A rstd = *any_row_pointer<const A>(p.rstd, g, row);
-  const Parameter<T, X> weight(p.weight), bias(p.bias);
+  if constexpr (kKind == NormKind::layer) mean = static_cast<const A*>(p.mean.data)[at[2]];
+  const A rstd = static_cast<const A*>(p.rstd.data)[at[3]];
   A sum[2] = {A(0), A(0)};
-  const int64_t units = g.cols / kSize;
-#pragma unroll kStreamUnroll
-  for (int64_t unit = threadIdx.x; unit < units; unit += blockDim.x) {
-    A x_value[kSize], dy_value[kSize], w[kSize];
-    Io::load(x + Io::offset(p.x, g, unit * kSize), x_value);
-    Io::load(dy + Io::offset(p.dy, g, unit * kSize), dy_value);
-    if (weight.data != nullptr) Io::parameter(weight, p.weight, g, unit * kSize, w);
+  const int apart = blockDim.x;  // units of a thread
+  const int64_t end = g.cols / kSize;
+  for (int64_t base = threadIdx.x; base < end; base += static_cast<int64_t>(apart) * kUnroll) {
+    const int units = units_within<kUnroll>(end - base, apart);
+    A x_value[kUnroll][kSize], gradient[kUnroll][kSize], w[kUnroll][kSize];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (u >= units) continue;
+      Io::load(Io::unit(x, p.x, g, base, u * apart), x_value[u]);
+      Io::load(Io::unit(dy, p.dy, g, base, u * apart), gradient[u]);
+    }
+    Io::weights(p.weight, g, base, apart, units, scalars.weight_offset, w);
     if constexpr (kActivated) {
-      A h[kSize];
+      A h[kUnroll][kSize];
+      Io::parameters(p.bias, g, base, apart, units, A(0), h);
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) h[j] = A(0);
-      if (bias.data != nullptr) Io::parameter(bias, p.bias, g, unit * kSize, h);
+      for (int u = 0; u < kUnroll; ++u) {
+        if (u >= units) continue;
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        const A effective = weight.data != nullptr ? effective_weight(w[j], scalars.weight_offset) : A(1);
-        h[j] = affine(normalized(x_value[j], mean, rstd), effective, h[j]);
+        for (int j = 0; j < kSize; ++j) h[u][j] = affine(normalized(x_value[u][j], mean, rstd), w[u][j], h[u][j]);
+        multiply_slopes<T>(gradient[u], h[u], p);
       }
-      multiply_slopes<T>(dy_value, h, p);
     }
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      const A effective = weight.data != nullptr ? effective_weight(w[j], scalars.weight_offset) : A(1);
-      const A gradient = dy_value[j] * effective;
-      if constexpr (kKind == NormKind::layer) sum[0] += gradient;
-      sum[1] += gradient * normalized(x_value[j], mean, rstd);
+    for (int u = 0; u < kUnroll; ++u) {
+      if (u >= units) continue;
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const A weighted = gradient[u][j] * w[u][j];
+        if constexpr (kKind == NormKind::layer) sum[0] += weighted;
+        sum[1] += weighted * normalized(x_value[u][j], mean, rstd);
+      }
     }
   }
   group_sum(sum, scratch.slots(0, blockDim.x / kWarp), threadIdx.x / kWarp, blockDim.x / kWarp, 0);
   if (threadIdx.x == 0) means[row] = {rstd * sum[0] / scalars.cols, rstd * sum[1] / scalars.cols};
 }
 
+/// One unit of columns, or a row's number, in rows of a tensor that lie at equal distances.
+template <class E>
+struct RowSteps {
+  E* at;
+  int64_t step;
+
+  __device__ __forceinline__ RowSteps(const Operand& operand, const RowGeometry& g, int64_t row, int64_t column)
+      : at(static_cast<E*>(operand.data) + row + column), step(operand.row_stride[g.row_ndim - 1]) {}
+  __device__ __forceinline__ E* next() {
+    E* const now = at;
+    at += step;
+    return now;
+  }
+};
+
 /// T, X: as in row_backward.cuh.
 template <class T, class X, NormKind kKind, bool kActivated, StreamUnit kUnit>
-__global__ void __launch_bounds__(kApplyThreads)
+__global__ void __launch_bounds__(kApplyThreads, (kApplyBlocks<T, kActivated, kUnit>))
     row_stream_backward_apply_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
                                      const Scalars<Accumulator<T>> scalars,
                                      const GradientMeans<Accumulator<T>>* __restrict__ means, int64_t rows_per_part,
@@ -87,84 +120,79 @@ __global__ void __launch_bounds__(kApplyThreads)
   using Io = StreamAccess<T, X, kUnit>;
   constexpr int kSize = Io::kSize, kUnroll = kApplyUnroll<kSize>;
   const RowGeometry& g = p.geometry;
-  const int64_t column = (static_cast<int64_t>(blockIdx.x) * kApplyThreads + threadIdx.x) * kSize;
+  const int64_t unit = static_cast<int64_t>(blockIdx.x) * kApplyThreads + threadIdx.x;
   start_after_previous();
-  if (column >= g.cols) return;
-  const int64_t begin = blockIdx.y * rows_per_part;
-  const int64_t end = begin + rows_per_part < g.rows ? begin + rows_per_part : g.rows;
-  const Parameter<T, X> weight(p.weight);
-  A w[kSize];
+  if (unit * kSize >= g.cols) return;
+  const int64_t end = min(g.rows, (blockIdx.y + 1) * rows_per_part);
+  A w[1][kSize], b[1][kSize];
+  Io::weights(p.weight, g, unit, 0, 1, scalars.weight_offset, w);
+  if constexpr (kActivated) Io::parameters(p.bias, g, unit, 0, 1, A(0), b);
+  const Operand* const operands[] = {&p.x, &p.dy, &p.dresidual, &p.dx, &p.daddend, &p.mean, &p.rstd};
+  int64_t column[5];
 #pragma unroll
-  for (int j = 0; j < kSize; ++j) w[j] = A(1);
-  if (weight.data != nullptr) {
-    Io::parameter(weight, p.weight, g, column, w);
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) w[j] = effective_weight(w[j], scalars.weight_offset);
-  }
-  A b[kSize];
-  if constexpr (kActivated) {
-    const Parameter<T, X> bias(p.bias);
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) b[j] = A(0);
-    if (bias.data != nullptr) Io::parameter(bias, p.bias, g, column, b);
-  }
-  // Where the unit begins in a row of each.
-  const int64_t x_at = Io::offset(p.x, g, column), dy_at = Io::offset(p.dy, g, column);
-  const int64_t addend_at = Io::offset(p.dresidual, g, column), daddend_at = Io::offset(p.daddend, g, column);
-  const int64_t dx_at = Io::offset(p.dx, g, column);
+  for (int i = 0; i < 5; ++i) column[i] = Io::offset(*operands[i], g, unit);
+  const bool has_residual = p.dresidual.data != nullptr, has_addend = p.daddend.data != nullptr;
   A dweight[kSize] = {};
   A dbias[kSize] = {};
-  for (int64_t base = begin; base < end; base += kUnroll) {
-    A x_value[kUnroll][kSize], value[kUnroll][kSize], addend[kUnroll][kSize];
-    A means_of[kUnroll], rstds[kUnroll];
-    GradientMeans<A> factors[kUnroll];
+  int64_t until = 0;
+  for (int64_t row = blockIdx.y * rows_per_part; row < end; row = until) {
+    // Rows at equal distances: to the end of their last dimension.
+    const int64_t inner = g.row_shape[g.row_ndim - 1];
+    until = g.row_ndim == 1 ? end : min(end, (row / inner + 1) * inner);
+    int64_t at[7];
+    row_offsets(row, g, operands, at);
+    RowSteps<const T> x(p.x, g, at[0], column[0]), dresidual(p.dresidual, g, at[2], column[2]);
+    RowSteps<const X> dy(p.dy, g, at[1], column[1]);
+    RowSteps<X> dx(p.dx, g, at[3], column[3]);
+    RowSteps<T> daddend(p.daddend, g, at[4], column[4]);
+    RowSteps<const A> mean(p.mean, g, at[5], 0), rstd(p.rstd, g, at[6], 0);
+    for (; row < until; row += kUnroll) {
+      const int rows = units_within<kUnroll>(until - row, 1);
+      A x_value[kUnroll][kSize], value[kUnroll][kSize], addend[kUnroll][kSize];
+      A means_of[kUnroll], rstds[kUnroll];
+      GradientMeans<A> factors[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {  // all reads before the first write, which the compiler may not overtake
-      const int64_t row = base + u;
-      if (row >= end) continue;
-      Io::load(any_row_pointer<const T>(p.x, g, row) + x_at, x_value[u]);
-      Io::load(any_row_pointer<const X>(p.dy, g, row) + dy_at, value[u]);
-      if (p.dresidual.data != nullptr) {
-        Io::load(any_row_pointer<const T>(p.dresidual, g, row) + addend_at, addend[u]);
-      }
-      means_of[u] = A(0);
-      if constexpr (kKind == NormKind::layer) means_of[u] = *any_row_pointer<const A>(p.mean, g, row);
-      rstds[u] = *any_row_pointer<const A>(p.rstd, g, row);
-      factors[u] = means[row];
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t row = base + u;
-      if (row >= end) continue;
-      const A mean = means_of[u], rstd = rstds[u];
-      if constexpr (kActivated) {
-        A h[kSize];
-#pragma unroll
-        for (int j = 0; j < kSize; ++j) h[j] = affine(normalized(x_value[u][j], mean, rstd), w[j], b[j]);
-        multiply_slopes<T>(value[u], h, p);
+      for (int u = 0; u < kUnroll; ++u) {  // all reads before the first write, which the compiler may not overtake
+        if (u >= rows) continue;
+        Io::load(x.next(), x_value[u]);
+        Io::load(dy.next(), value[u]);
+        if (has_residual) Io::load(dresidual.next(), addend[u]);
+        means_of[u] = A(0);
+        if constexpr (kKind == NormKind::layer) means_of[u] = *mean.next();
+        rstds[u] = *rstd.next();
+        factors[u] = means[row + u];
       }
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        const A xhat = normalized(x_value[u][j], mean, rstd);
-        dweight[j] += value[u][j] * xhat;
-        dbias[j] += value[u][j];
-        value[u][j] = input_gradient(value[u][j] * w[j], xhat, rstd, factors[u].c1, factors[u].c2);
-      }
-      if (p.dresidual.data != nullptr) {
+      for (int u = 0; u < kUnroll; ++u) {
+        if (u >= rows) continue;
+        if constexpr (kActivated) {
+          A h[kSize];
 #pragma unroll
-        for (int j = 0; j < kSize; ++j) value[u][j] += addend[u][j];
+          for (int j = 0; j < kSize; ++j) {
+            h[j] = affine(normalized(x_value[u][j], means_of[u], rstds[u]), w[0][j], b[0][j]);
+          }
+          multiply_slopes<T>(value[u], h, p);
+        }
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) {
+          const A xhat = normalized(x_value[u][j], means_of[u], rstds[u]);
+          dweight[j] += value[u][j] * xhat;
+          dbias[j] += value[u][j];
+          value[u][j] = input_gradient(value[u][j] * w[0][j], xhat, rstds[u], factors[u].c1, factors[u].c2);
+          if (has_residual) value[u][j] += addend[u][j];
+        }
+        if constexpr (!std::is_same_v<X, T>) {
+          if (has_addend) Io::store(daddend.next(), value[u]);
+        }
+        Io::store(dx.next(), value[u]);
       }
-      if constexpr (!std::is_same_v<X, T>) {
-        if (p.daddend.data != nullptr) Io::store(any_row_pointer<T>(p.daddend, g, row) + daddend_at, value[u]);
-      }
-      Io::store(any_row_pointer<X>(p.dx, g, row) + dx_at, value[u]);
     }
   }
   const Partials<A> partials(p, partial_sums, gridDim.y, blockIdx.y);
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
-    if (partials.dweight != nullptr) partials.dweight[column + j] = dweight[j];
-    if (partials.dbias != nullptr) partials.dbias[column + j] = dbias[j];
+    if (partials.dweight != nullptr) partials.dweight[unit * kSize + j] = dweight[j];
+    if (partials.dbias != nullptr) partials.dbias[unit * kSize + j] = dbias[j];
   }
 }
 

@@ -7,95 +7,88 @@
 // Bytes    x (and residual) is read once and the normalised sum once more, y (and residual_out) is written once. The
 //          second walk runs backwards, so that it begins with what the first one left in the cache.
 // Plan     packs: aligned as for the register variants. Otherwise anything.
-// Sums     each step's own two-pass moments, merged by Chan's formula in fp64.
+// Sums     each step's own two-pass moments, brought together in fp64. A barrier for each of the two sums of a row, and
+//          one of the cluster.
 #pragma once
 
 #include "cuda/row_forward.cuh"
+#include "cuda/row_stream.cuh"
 
 namespace normact::cuda {
 
-/// Units of a thread under way.
-constexpr int kStreamUnroll = 4;
+/// Of units of so many elements, those whose parameters are under way: as many as registers hold. No read may overtake
+/// a write.
+template <int kSize>
+constexpr int kParametersAhead = kSize == 8 ? 1 : kStreamUnroll;
 
-/// A unit: a pack of 16 bytes, or one element, of columns side by side in all tensors or anywhere. `dense` is for
-/// itself because it spends few instructions on addresses: of strides of 64 bits an element needs ten for each tensor.
-enum class StreamUnit { packs, dense, strided };
-
-/// Reads and writes one unit of a row: a pack of T, or as many elements of another type, or one element.
-/// X: the type of parameters that are not in the accumulator's.
-template <class T, class X, StreamUnit kUnit>
-struct StreamAccess {
-  static constexpr bool kPacks = kUnit == StreamUnit::packs;
-  static constexpr int kSize = kPacks ? kPackSize<T> : 1;
-  using A = Accumulator<T>;
-
-  /// Where a unit begins in a row.
-  static __device__ __forceinline__ int64_t offset(const Operand& operand, const RowGeometry& g, int64_t column) {
-    return kUnit != StreamUnit::strided ? column : strided_offset(column, g.col_ndim, g.col_shape, operand.col_stride);
-  }
-
-  template <class E>
-  static __device__ __forceinline__ void load(const E* unit, A (&value)[kSize]) {
-    if constexpr (kPacks) {
-      unpack(load_pack_beside<T>(unit), value);
-    } else {
-      value[0] = convert<A>(*unit);
-    }
-  }
-
-  /// Rounds, writes, and leaves the rounded values behind.
-  template <class E>
-  static __device__ __forceinline__ void store(E* unit, A (&value)[kSize]) {
-    if constexpr (kPacks) {
-      const PackBeside<E, T> pack = to_pack_beside<E, T>(value);
-      using Bits = std::conditional_t<sizeof(pack) == kPackBytes, uint4, uint2>;
-      *reinterpret_cast<Bits*>(unit) = *reinterpret_cast<const Bits*>(&pack);
-      unpack(pack, value);
-    } else {
-      const E rounded = convert<E>(value[0]);
-      *unit = rounded;
-      value[0] = convert<A>(rounded);
-    }
-  }
-
-  static __device__ __forceinline__ void parameter(const Parameter<T, X>& from, const Operand& operand,
-                                                   const RowGeometry& g, int64_t column, A (&value)[kSize]) {
-    if constexpr (kPacks) {
-      from.load(column, value);
-    } else {
-      value[0] = from.at(offset(operand, g, column));
-    }
-  }
+/// Where the warps of a block and the blocks of a cluster leave a sum each.
+struct RowSlots {
+  double warps[kMaxWarps];
+  double blocks[kMaxCluster];
 };
 
-/// Merges the moments of all threads of the block, and of the cluster; every thread gets the result.
+/// Sum over all threads of the block, and of the cluster; every thread gets it.
 template <bool kCluster>
-__device__ Moments<double> merge_over_row(Moments<double> mine) {
-  __shared__ Moments<double> warps[kMaxWarps];
-#pragma unroll
-  for (int offset = 1; offset < kWarp; offset *= 2) {
-    const Moments<double> other{__shfl_down_sync(kFullWarp, mine.mean, offset),
-                                __shfl_down_sync(kFullWarp, mine.m2, offset),
-                                __shfl_down_sync(kFullWarp, mine.count, offset)};
-    mine = merge(mine, other);  // lane 0 ends with the merge of the warp
-  }
-  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = mine;
+__device__ __forceinline__ double row_sum(double value, RowSlots& slots) {
+  const int lane = threadIdx.x % kWarp;
+  value = warp_sum(value);
+  if (lane == 0) slots.warps[threadIdx.x / kWarp] = value;
   __syncthreads();
-  Moments<double> total = warps[0];
-  for (int w = 1; w < blockDim.x / kWarp; ++w) total = merge(total, warps[w]);
+  value = warp_sum(lane < blockDim.x / kWarp ? slots.warps[lane] : 0.0);
   if constexpr (kCluster) {
 #if __CUDA_ARCH__ >= 900
-    __shared__ Moments<double> slices[kMaxCluster];
     cg::cluster_group cluster = cg::this_cluster();
-    cluster.barrier_wait();  // every block has started (the kernel arrived at its head)
-    cluster_publish(total, slices, cluster.num_blocks());
+    cluster_publish(value, slots.blocks, cluster.num_blocks());
     cluster.sync();
-    total = slices[0];
-    for (int b = 1; b < cluster.num_blocks(); ++b) total = merge(total, slices[b]);
+    value = warp_sum(lane < cluster.num_blocks() ? slots.blocks[lane] : 0.0);
 #endif
   }
-  return total;
+  return value;
 }
+
+/// Merges the moments of all threads of a row, `cols` elements in all; every thread gets the result. Two sums, the
+/// mean's first: merging pairs of moments instead divides at each, in fp64, which took most of the kernel's time.
+template <bool kCluster, NormKind kKind>
+__device__ __forceinline__ Moments<double> merge_over_row(const Moments<double>& mine, int64_t cols) {
+  __shared__ RowSlots slots[2];
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kCluster)
+    cg::this_cluster().barrier_wait();  // every block has started (the kernel arrived at its head)
+#endif
+  const double count = static_cast<double>(cols);
+  double mean = 0.0;
+  if constexpr (kKind == NormKind::layer) mean = row_sum<kCluster>(mine.mean * mine.count, slots[0]) / count;
+  return {mean, row_sum<kCluster>(recentred(mine, mean), slots[1]), count};
+}
+
+/// Moments of a thread, step by step, from those of each step about its own mean. Between the means of steps fp64 has
+/// digits enough to sum about any of them.
+template <NormKind kKind>
+struct StepMoments {
+  double centre = 0.0;  // the first step's mean
+  double deviations = 0.0;
+  double squares = 0.0;
+  double count = 0.0;
+
+  /// A step of `elements` with this (rounded) mean; `squares_about` and `left` are the sums of its deviations from
+  /// that, squared and as they are.
+  template <class A>
+  __device__ __forceinline__ void add(A mean, A squares_about, A left, A elements) {
+    squares += squares_about;
+    if constexpr (kKind == NormKind::layer) {
+      if (count == 0.0) centre = mean;
+      const double apart = elements * (mean - centre) + left;  // of all its elements together
+      deviations += apart;
+      squares += (mean - centre) * (apart + left);
+    }
+    count += elements;
+  }
+
+  __device__ __forceinline__ Moments<double> moments() const {
+    if constexpr (kKind == NormKind::rms) return {0.0, squares, count};
+    return moments_about(centre, deviations, squares, count, count > 0.0 ? 1.0 / count : 0.0);
+  }
+};
 
 /// What is normalised: x, or the sum. In mixed problems there is one.
 template <class T, class X>
@@ -110,31 +103,61 @@ __device__ __forceinline__ const T* normalised_row(const X* x, const T* sum, boo
 /// value = round(value + residual) of the first `units` units of a thread, which also goes to `sum`: all reads before
 /// the first write, which no read may overtake.
 template <class Io, class T, class A>
-__device__ __forceinline__ void add_residual(const RowForward& p, const T* residual, T* sum, int64_t base, int units,
-                                             A (&value)[kStreamUnroll][Io::kSize]) {
-  const auto column = [&](int u) { return (base + static_cast<int64_t>(u) * blockDim.x) * Io::kSize; };
+__device__ __forceinline__ void add_residual(const RowForward& p, const T* residual, T* sum, int64_t base, int apart,
+                                             int units, A (&value)[kStreamUnroll][Io::kSize]) {
   A addend[kStreamUnroll][Io::kSize];
 #pragma unroll
   for (int u = 0; u < kStreamUnroll; ++u) {
-    if (u < units) Io::load(residual + Io::offset(p.residual, p.geometry, column(u)), addend[u]);
+    if (u < units) Io::load(Io::unit(residual, p.residual, p.geometry, base, u * apart), addend[u]);
   }
 #pragma unroll
   for (int u = 0; u < kStreamUnroll; ++u) {
     if (u >= units) continue;
 #pragma unroll
     for (int j = 0; j < Io::kSize; ++j) value[u][j] += addend[u][j];
-    Io::store(sum + Io::offset(p.residual_out, p.geometry, column(u)), value[u]);
+    Io::store(Io::unit(sum, p.residual_out, p.geometry, base, u * apart), value[u]);
   }
 }
 
+/// Adds the first `units` units of a step.
+template <NormKind kKind, int kSize, class A>
+__device__ __forceinline__ void add_step(const A (&value)[kStreamUnroll][kSize], int units,
+                                         StepMoments<kKind>& moments) {
+  A mean = A(0);
+  const A count = A(units * kSize);
+  if constexpr (kKind == NormKind::layer) {
+#pragma unroll
+    for (int u = 0; u < kStreamUnroll; ++u) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) mean += u < units ? value[u][j] : A(0);
+    }
+    mean *= units < kStreamUnroll ? A(1) / count : A(1) / A(kStreamUnroll * kSize);
+  }
+  A squares = A(0), left = A(0);  // about the rounded mean the deviations do not quite cancel
+#pragma unroll
+  for (int u = 0; u < kStreamUnroll; ++u) {
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      const A centred = u < units ? value[u][j] - mean : A(0);
+      squares += centred * centred;
+      left += centred;
+    }
+  }
+  moments.add(mean, squares, left, count);
+}
+
+/// Blocks of a multiprocessor, where their registers are enough.
+template <class T, bool kActivated, StreamUnit kUnit>
+constexpr int kStreamBlocks = kUnit == StreamUnit::dense && !kActivated && sizeof(T) < 8 ? 2 : 1;
+
 /// T, X: as in row_forward.cuh.
 template <class T, class X, NormKind kKind, bool kActivated, bool kCluster, StreamUnit kUnit>
-__global__ void __launch_bounds__(kMaxRowThreads)
+__global__ void __launch_bounds__(kMaxRowThreads, (kStreamBlocks<T, kActivated, kUnit>))
     row_stream_forward_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
                               const Scalars<Accumulator<T>> scalars) {
   using A = Accumulator<T>;
   using Io = StreamAccess<T, X, kUnit>;
-  constexpr int kSize = Io::kSize;
+  constexpr int kSize = Io::kSize, kAhead = kParametersAhead<kSize>;
   const RowGeometry& g = p.geometry;
   int64_t row = blockIdx.x;
   int64_t begin = 0;  // this block's slice, in units
@@ -153,86 +176,64 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   }
   start_after_previous();
   const bool has_residual = !std::is_same_v<X, T> || p.residual.data != nullptr;
-  const X* x = any_row_pointer<const X>(p.x, g, row);
-  const T* residual = any_row_pointer<const T>(p.residual, g, row);
-  T* sum = any_row_pointer<T>(p.residual_out, g, row);
-  X* y = any_row_pointer<X>(p.y, g, row);
-  const int64_t step = static_cast<int64_t>(blockDim.x) * kStreamUnroll;
+  const Operand* const operands[] = {&p.x, &p.residual, &p.residual_out, &p.y, &p.mean, &p.rstd};
+  int64_t at[6];
+  row_offsets(row, g, operands, at);
+  const X* const x = static_cast<const X*>(p.x.data) + at[0];
+  const T* const residual = static_cast<const T*>(p.residual.data) + at[1];
+  T* const sum = static_cast<T*>(p.residual_out.data) + at[2];
+  X* const y = static_cast<X*>(p.y.data) + at[3];
+  const int apart = blockDim.x;  // units of a thread
+  const int64_t step = static_cast<int64_t>(apart) * kStreamUnroll;
 
-  Moments<double> moments{0, 0, 0};
+  StepMoments<kKind> of_thread;
   for (int64_t base = begin + threadIdx.x; base < end; base += step) {
+    const int units = units_within<kStreamUnroll>(end - base, apart);
     A value[kStreamUnroll][kSize];
-    int units = 0;
 #pragma unroll
     for (int u = 0; u < kStreamUnroll; ++u) {
-      const int64_t unit = base + static_cast<int64_t>(u) * blockDim.x;
-      if (unit < end) {
-        units = u + 1;
-        Io::load(x + Io::offset(p.x, g, unit * kSize), value[u]);
-      }
+      if (u < units) Io::load(Io::unit(x, p.x, g, base, u * apart), value[u]);
     }
-    if (has_residual) add_residual<Io>(p, residual, sum, base, units, value);
-    A mean = A(0);
-    const A count = A(units * kSize);
-    if constexpr (kKind == NormKind::layer) {
-#pragma unroll
-      for (int u = 0; u < kStreamUnroll; ++u) {
-#pragma unroll
-        for (int j = 0; j < kSize; ++j) mean += u < units ? value[u][j] : A(0);
-      }
-      mean /= count;
-    }
-    A squares = A(0), left = A(0);  // about the rounded mean the deviations do not quite cancel
-#pragma unroll
-    for (int u = 0; u < kStreamUnroll; ++u) {
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        const A centred = u < units ? value[u][j] - mean : A(0);
-        squares += centred * centred;
-        left += centred;
-      }
-    }
-    const double exact_mean = kKind == NormKind::layer ? mean + static_cast<double>(left) / count : 0.0;
-    moments = merge(moments, Moments<double>{exact_mean, squares, count});
+    if (has_residual) add_residual<Io>(p, residual, sum, base, apart, units, value);
+    add_step(value, units, of_thread);
   }
-  moments = merge_over_row<kCluster>(moments);
+  const Moments<double> moments = merge_over_row<kCluster, kKind>(of_thread.moments(), g.cols);
   const A mean = static_cast<A>(moments.mean);
   const A rstd = reciprocal_std(static_cast<A>(moments.m2) / scalars.cols, scalars.eps,
                                 [](A value) { return reciprocal_sqrt(value); });
   if (leader) {
-    if (p.mean.data != nullptr) *any_row_pointer<A>(p.mean, g, row) = mean;
-    if (p.rstd.data != nullptr) *any_row_pointer<A>(p.rstd, g, row) = rstd;
+    if (p.mean.data != nullptr) static_cast<A*>(p.mean.data)[at[4]] = mean;
+    if (p.rstd.data != nullptr) static_cast<A*>(p.rstd.data)[at[5]] = rstd;
   }
 
-  const T* source = normalised_row<T>(x, sum, has_residual);
+  const T* const source = normalised_row<T>(x, sum, has_residual);
   const Operand& source_operand = has_residual ? p.residual_out : p.x;
-  const Parameter<T, X> weight(p.weight), bias(p.bias);
   const int64_t steps = (end - begin + step - 1) / step;
   for (int64_t s = steps - 1; s >= 0; --s) {
     const int64_t base = begin + s * step + threadIdx.x;
+    if (base >= end) continue;
+    const int units = units_within<kStreamUnroll>(end - base, apart);
     A value[kStreamUnroll][kSize];
 #pragma unroll
     for (int u = 0; u < kStreamUnroll; ++u) {
-      const int64_t unit = base + static_cast<int64_t>(u) * blockDim.x;
-      if (unit < end) Io::load(source + Io::offset(source_operand, g, unit * kSize), value[u]);
+      if (u < units) Io::load(Io::unit(source, source_operand, g, base, u * apart), value[u]);
     }
 #pragma unroll
-    for (int u = 0; u < kStreamUnroll; ++u) {
-      const int64_t unit = base + static_cast<int64_t>(u) * blockDim.x;
-      if (unit >= end) continue;
-      A w[kSize], b[kSize];
+    for (int first = 0; first < kStreamUnroll; first += kAhead) {
+      A w[kAhead][kSize], b[kAhead][kSize];
+      Io::weights(p.weight, g, base + first * apart, apart, units - first, scalars.weight_offset, w);
+      Io::parameters(p.bias, g, base + first * apart, apart, units - first, A(0), b);
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) w[j] = A(1), b[j] = A(0);
-      if (weight.data != nullptr) {
-        Io::parameter(weight, p.weight, g, unit * kSize, w);
+      for (int u = 0; u < kAhead; ++u) {
+        if (first + u >= units) continue;
+        A(&v)[kSize] = value[first + u];
 #pragma unroll
-        for (int j = 0; j < kSize; ++j) w[j] = effective_weight(w[j], scalars.weight_offset);
+        for (int j = 0; j < kSize; ++j) {
+          v[j] = affine(normalized(v[j], mean, rstd), w[u][j], b[u][j]);
+        }
+        activate<X>(v, p);
+        Io::store(Io::unit(y, p.y, g, base, (first + u) * apart), v);
       }
-      if (bias.data != nullptr) Io::parameter(bias, p.bias, g, unit * kSize, b);
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) value[u][j] = affine(normalized(value[u][j], mean, rstd), w[j], b[j]);
-      activate<X>(value[u], p);
-      Io::store(y + Io::offset(p.y, g, unit * kSize), value[u]);
     }
   }
 }

@@ -31,7 +31,7 @@ COLS = (1, 7, 33, 64, 257, 1000, 4097, 9224, 12289, 40000)
 DTYPES = (("float64", "float64"), ("float32", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
 WIDEST = ((15, 131208), (8, 245768))  # more rows than clusters of 16: slots of their rings are filled again
 SIDE_BY_SIDE = ((2, 100, 64), (2, 70, 36), (3, 65, 49), (1, 1500, 24))  # normalised over axis 1
-MIXED_COLS = (264, 768, 4096, 8192)  # whole packs beside a residual of float32
+MIXED_COLS = (264, 768, 4096, 4097, 8192)  # beside a residual of float32; all but one whole packs
 LAYOUTS = ("contiguous", "offset_by_one", "transposed")
 
 

@@ -69,7 +69,14 @@ def test_every_layout(device: Device, kind: str, dtype: str, parameter_dtype: st
 @narrow_dtypes
 @pytest.mark.parametrize(
     ("shape", "axes"),
-    [((2, 12, 8, 8), (1,)), ((3, 5, 7, 7), (1,)), ((9, 33), (0,)), ((4, 6, 3, 16), (0, 2)), ((2, 12, 3, 2), (1, 3))],
+    [
+        ((2, 12, 8, 8), (1,)),
+        ((3, 5, 7, 7), (1,)),
+        ((9, 33), (0,)),
+        ((4, 6, 3, 16), (0, 2)),
+        ((2, 12, 3, 2), (1, 3)),
+        ((3, 5, 4, 6, 7), (1, 3)),
+    ],
     ids=str,
 )
 def test_any_axes(device: Device, kind: str, dtype: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
