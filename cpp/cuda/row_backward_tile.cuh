@@ -155,10 +155,10 @@ struct TileGradient {
     dy = load_shared_pack<T>(dy_slot);
     weight = column_weight;
   }
-  /// x - mean, and dy as the gradient of the affine norm. After a call to an activation, which takes the registers,
-  /// what was read is read again.
-  template <class Problem, class Statistics>
-  __device__ __forceinline__ void unpack_into(A (&centred)[kSize], A (&gradient)[kSize], const Problem& p,
+  /// x - mean (or x, if not kCentred), and dy as the gradient of the affine norm. After a call to an activation, which
+  /// takes the registers, what was read is read again.
+  template <bool kCentred, class Problem, class Statistics>
+  __device__ __forceinline__ void unpack_into(A (&value)[kSize], A (&gradient)[kSize], const Problem& p,
                                               SharedAddress x_slot, SharedAddress dy_slot, const Statistics& statistics,
                                               A bias) {
     if constexpr (!std::is_same_v<Problem, RowBackward>) {
@@ -177,8 +177,8 @@ struct TileGradient {
     } else {
       unpack(dy, gradient);
     }
-    unpack(x, centred);
-    statistics.centre(centred);
+    unpack(x, value);
+    if constexpr (kCentred) statistics.centre(value);
   }
 };
 
@@ -202,8 +202,8 @@ __device__ __forceinline__ void reduce_columns(int column, bool valid, const Pro
     for (int i = 0; i < kCount; ++i) {
       const int at = column + i * thread.groups;
       A centred[kSize], gradient[kSize], rstd[kSize];
-      of[i].unpack_into(centred, gradient, p, thread.slot(x_tile, at), thread.slot(dy_tile, at), rows,
-                        parameters.biases[at]);
+      of[i].template unpack_into<true>(centred, gradient, p, thread.slot(x_tile, at), thread.slot(dy_tile, at), rows,
+                                       parameters.biases[at]);
       rows.get_rstd(rstd);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
@@ -218,9 +218,14 @@ __device__ __forceinline__ void reduce_columns(int column, bool valid, const Pro
   if (gradients) parameter_sums.add(column, thread.groups, valid, more);
 }
 
-/// What input_gradient() needs of a thread's rows; c2 is that of x - mean instead of xhat.
-template <class A, int kSize>
+/// What input_gradient() needs of a thread's rows. c2 is that of x - mean instead of xhat. In 16 bits it is that of x,
+/// and c1 takes in -mean * c2: an operation less for each element. That loses 2^-24 of mean * c2, and where a mean is
+/// more than some thousand deviations, x of 16 bits hardly has any, and c2 is next to 0.
+template <class T>
 struct TileFactors {
+  using A = Accumulator<T>;
+  static constexpr int kSize = kPackSize<T>;
+  static constexpr bool kOfCentred = sizeof(T) != 2;
   A rstd[kSize], c1[kSize], c2[kSize];
 
   template <class Statistics, int kSums>
@@ -230,6 +235,14 @@ struct TileFactors {
     for (int j = 0; j < kSize; ++j) {
       c2[j] = sum[0][j] * reciprocal_cols * rstd[j] * rstd[j];
       c1[j] = kSums > 1 ? sum[kSums - 1][j] * reciprocal_cols * rstd[j] : A(0);
+    }
+    if constexpr (!kOfCentred) {
+      A shift[kSize];
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) shift[j] = A(0);
+      rows.centre(shift);  // -mean
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) c1[j] += shift[j] * c2[j];
     }
   }
 };
@@ -246,7 +259,7 @@ __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<
   constexpr bool kLayer = kKind == NormKind::layer;
   constexpr bool kActivated = !std::is_same_v<Problem, RowBackward>;
   const RowGeometry& g = p.geometry;
-  TileFactors<A, kSize> factors;
+  TileFactors<T> factors;
   if constexpr (!kActivated) factors.find(rows, scalars.reciprocal_cols, sum);
   with_flat(split, [&](auto flat) {
     TileColumns<flat> columns(split, thread), reads(split, thread);
@@ -271,8 +284,9 @@ __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<
       for (int i = 0; i < kCount; ++i) {
         const int at = column + i * thread.groups;
         const SharedAddress x_slot = thread.slot(x_tile, at), dy_slot = thread.slot(dy_tile, at);
-        A centred[kSize], gradient[kSize], more[kSize];
-        of[i].unpack_into(centred, gradient, p, x_slot, dy_slot, rows, parameters.biases[at]);
+        A value[kSize], gradient[kSize], more[kSize];
+        of[i].template unpack_into<TileFactors<T>::kOfCentred>(value, gradient, p, x_slot, dy_slot, rows,
+                                                               parameters.biases[at]);
         if constexpr (kActivated) {  // again: the call takes the registers
           load_shared_values(sums, sum[0]);
           if constexpr (kLayer) load_shared_values(sums + split.lanes * kSize, sum[kLayer]);
@@ -282,7 +296,7 @@ __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<
 #pragma unroll
         for (int j = 0; j < kSize; ++j) {
           gradient[j] =
-              input_gradient(gradient[j] * of[i].weight, centred[j], factors.rstd[j], factors.c1[j], factors.c2[j]);
+              input_gradient(gradient[j] * of[i].weight, value[j], factors.rstd[j], factors.c1[j], factors.c2[j]);
           if (p.dresidual.data != nullptr) gradient[j] += more[j];
         }
         store_unit<T, kStep>(dx.at, to_pack<T>(gradient), unit.rows, thread, x_slot);
