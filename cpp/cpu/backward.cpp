@@ -45,11 +45,14 @@ void clear(ParameterSums sums, int64_t offset, int64_t bytes) {
   if (sums.dbias) std::memset(static_cast<char*>(sums.dbias) + offset, 0, static_cast<size_t>(bytes));
 }
 
-constexpr int64_t kMinStreamedRow = 16384;  // bytes: shorter rows come faster with dx asked for early
+// Bytes: shorter rows that go through a buffer come faster with dx asked for early.
+constexpr int64_t kMinStreamedRow = 16384;
 
 /// Not where dx or daddend is written in place, whose lines have been read.
 bool streams_output(const RowBackward& p, int64_t bytes) {
-  if (!p.contiguous || p.geometry.cols * size_of(p.dtype) < kMinStreamedRow) return false;
+  const int64_t cols = p.geometry.cols, row = cols * size_of(p.dtype);
+  const bool lines = are_lines(p.dx.data, cols * size_of(p.io_dtype)) && are_lines(p.daddend.data, row);
+  if (!p.contiguous || (row < kMinStreamedRow && !lines)) return false;
   if (p.daddend.data && (p.daddend.data == p.x.data || p.daddend.data == p.dresidual.data)) return false;
   return p.dx.data != p.dy.data && p.dx.data != p.x.data && p.dx.data != p.dresidual.data && streams(bytes);
 }

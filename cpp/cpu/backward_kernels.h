@@ -58,9 +58,9 @@ NORMACT_SIMD void finish_group(const Backward<T, X>& b, const RowGroup<T, X, kRo
                                const RowSums (&totals)[kRows]) {
   InputFactors<T> c[kRows];
   for (int r = 0; r < kRows; ++r) c[r] = InputFactors<T>(b, group.rows[r].rstd, totals[r]);
-  if constexpr (kRows > 1) {  // too short to be written past the caches
+  if constexpr (kRows > 1) {
     if (b.cols <= kMaxSharedFinishCols) {
-      return input_gradients<T, kRows, kFar>(group.rows, group.dresidual, group.to, b.weight, b.cols, c);
+      return input_gradients<T, kRows, kFar>(b.streams, group.rows, group.dresidual, group.to, b.weight, b.cols, c);
     }
   }
 #pragma GCC unroll 2

@@ -111,6 +111,8 @@ class Gradients {
     Layout layout, lane;
     for (int i = 0; i < 5; ++i) lane.reserve(vector);
     sums_at_ = lane.reserve(g_.channels * int64_t{sizeof(ChannelSums)});
+    const int64_t kept = kept_bytes(by_rows_ ? g_.channels * g_.places : units * g_.places);
+    kept_at_ = kept > 0 ? lane.reserve(kept) : 0;
     scratch_at_ = lane.reserve(has_no_elements(g_) ? 0
                                : by_rows_          ? parts_.bytes()
                                                    : units * blocks_.count() * int64_t{sizeof(ChannelSums)});
@@ -129,6 +131,14 @@ class Gradients {
     return {};
   }
 
+  /// What is kept of dh of so many elements between both passes over them: computing an activation's slope takes
+  /// longer than moving it to and from the caches, but for relu's and a mask's.
+  int64_t kept_bytes(int64_t elements) const {
+    const int64_t bytes = elements * int64_t{sizeof(N)};
+    const bool cheap = !activated_ || p_.mask || p_.activation.kind == NORMACT_ACTIVATION_RELU;
+    return batch() || cheap || bytes > kKeptBytes ? 0 : bytes;
+  }
+
   char* scratch(int lane) const { return lanes_ + lane * lane_bytes_ + scratch_at_; }
   ChannelSums* sums(int lane) const { return reinterpret_cast<ChannelSums*>(lanes_ + lane * lane_bytes_ + sums_at_); }
   Arrays arrays(int lane, int64_t first) const {
@@ -136,8 +146,11 @@ class Gradients {
     const int64_t step = align_up(g_.channels * int64_t{sizeof(N)}) / int64_t{sizeof(N)};
     return {first, base, base + step, base + 2 * step, base + 3 * step, base + 4 * step};
   }
-  ChannelFactors factors(const Arrays& a) const {
-    return {a.first, a.mean, a.rstd, a.scale, bias_ + a.first, a.c1, a.c2, streams_};
+  ChannelFactors factors(const Arrays& a, int64_t sample = 0) const {
+    ChannelFactors f = {a.first, a.mean, a.rstd, a.scale, bias_ + a.first, a.c1, a.c2, streams_};
+    // The arrays of a lane begin with the means.
+    if (kept_at_ > 0) f.kept = {reinterpret_cast<char*>(a.mean) + kept_at_, sample * g_.places};
+    return f;
   }
 
   /// Of `count` channels from a.first on: whole groups.
@@ -167,7 +180,7 @@ class Gradients {
   void sums_by_planes(int64_t sample, Range channels, int lane, const Arrays& a, int threads) const {
     const int64_t count = blocks_.count(), first = channels.begin - a.first, number = channels.end - channels.begin;
     auto* const parts = reinterpret_cast<ChannelSums*>(scratch(lane)) + first * count;
-    const ChannelFactors f = factors(a);
+    const ChannelFactors f = factors(a, sample);
     const int64_t bytes = 2 * blocks_.each * std::min(blocks_.places, kPlaneChunk) * size_of(p_.dtype);
     parallel_ranges(threads, number * count, bytes, [&](Range units, int) {
       if (count == 1) {
@@ -192,7 +205,7 @@ class Gradients {
   void sums_by_rows(int64_t sample, int lane, int threads) const {
     double* const dh_xhat = reinterpret_cast<double*>(scratch(lane));
     double* const dh = parts_.second(dh_xhat);
-    const ChannelFactors f = factors(arrays(lane, 0));
+    const ChannelFactors f = factors(arrays(lane, 0), sample);
     parallel_for(threads, parts_.units(), [&](int64_t unit, int) {
       kernels_->row_sums(p_, activated_, f, parts_.part(unit, sample * g_.places), parts_.strip(unit),
                          dh_xhat + parts_.at(unit), dh + parts_.at(unit));
@@ -259,7 +272,7 @@ class Gradients {
 
   /// dx and daddend of a range of elements, counted from `from` on.
   void apply(int64_t from, Range all, const Arrays& a, int threads) const {
-    const ChannelFactors f = factors(a);
+    const ChannelFactors f = factors(a, from / (g_.channels * g_.places));
     const int64_t bytes = 3 * size_of(p_.dtype);
     if (by_rows_) {
       const Range rows = {from / g_.channels, (from + all.end) / g_.channels};
@@ -291,6 +304,7 @@ class Gradients {
   int64_t lane_bytes_ = 0;
   int64_t sums_at_ = 0;
   int64_t scratch_at_ = 0;
+  int64_t kept_at_ = 0;  // 0: nothing is
 };
 
 }  // namespace normact::cpu

@@ -27,6 +27,14 @@ struct PlaneBlock {
   Range places;
 };
 
+/// dh of one sample, for which an activation's slope was computed: sums of planes or rows leave it for the gradients.
+/// An array of accumulators in the order of planes, from channel ChannelFactors::first on, or of rows, from `row` on;
+/// null where dh is computed again.
+struct KeptSlopes {
+  void* dh = nullptr;
+  int64_t row = 0;
+};
+
 /// Arrays of accumulators, an entry a channel; the first entry is channel `first`'s.
 struct ChannelFactors {
   int64_t first;
@@ -37,6 +45,7 @@ struct ChannelFactors {
   void* c1;     // of an input gradient
   void* c2;
   bool streams;  // what is computed with them goes past the caches where its address allows
+  KeptSlopes kept = {};
 };
 
 /// Sums over elements of one channel.

@@ -113,22 +113,10 @@ struct RowFactors {
   const N *mean_, *rstd_, *scale_, *bias_, *c1_, *c2_;
 };
 
-/// How a piece is stored. `past`: past the caches; it begins at a multiple of the vector's size.
-enum class Storing { usual, past };
-
 /// Whether vectors from here on, which the caches are not to keep, can be stored past them.
 template <class T>
 NORMACT_SIMD bool streams_to(const ChannelFactors& factors, const T* to, const T* beside = nullptr) {
   return factors.streams && elements_to_vector(to) == 0 && elements_to_vector(beside) == 0;
-}
-
-template <Storing kStoring, class T, class Lanes>
-NORMACT_SIMD void store_piece(T* to, Vec<T> v, Lanes lanes) {
-  if constexpr (kStoring == Storing::past && std::is_same_v<Lanes, All>) {
-    store(to, v, Streamed{});
-  } else {
-    store(to, v, lanes);
-  }
 }
 
 /// A buffer of kPiece with room for what is past it.
@@ -144,14 +132,21 @@ NORMACT_SIMD void clear_past(N* h, int64_t count) {
 
 enum class Fused { none, relu };
 
+/// The affine norm of some x, plus an addend.
+template <class T, bool kAddend, class F, class Lanes>
+NORMACT_SIMD Vec<T> affine_vector(const F& f, const T* x, const T* addend, int64_t j, Lanes lanes) {
+  const Vec<T> h = channel_affine(load(x + j, lanes), f.mean(j, lanes), f.scale(j, lanes), f.bias(j, lanes));
+  if constexpr (kAddend) return h + load(addend + j, lanes);
+  return h;
+}
+
 /// out = h, or relu(h), h = the affine norm of x + addend. Out: T, or its accumulator for values that are not rounded.
 template <class T, Fused kFused, bool kAddend, Storing kStoring = Storing::usual, class F, class Out>
 NORMACT_SIMD void affine_piece(const F& f, const T* x, const T* addend, Out* out, int64_t count) {
   for_vectors<T>(count, [&](int64_t j, auto lanes) {
-    Vec<T> h = channel_affine(load(x + j, lanes), f.mean(j, lanes), f.scale(j, lanes), f.bias(j, lanes));
-    if constexpr (kAddend) h += load(addend + j, lanes);
+    Vec<T> h = affine_vector<T, kAddend>(f, x, addend, j, lanes);
     if constexpr (kFused == Fused::relu) h = Relu<Math<T>>::at(h, ActivationScalars<Vec<T>>{}).value;
-    store_piece<kStoring>(out + j, h, lanes);
+    store<kStoring>(out + j, h, lanes);
   });
 }
 
@@ -183,7 +178,7 @@ NORMACT_SIMD void direct_piece(bool streams, bool relu, const F& f, const T* x, 
 template <class T>
 NORMACT_SIMD void round_piece(bool streams, const Accumulator<T>* h, T* y, int64_t count) {
   if (streams) {
-    for_vectors<T>(count, [&](int64_t j, auto lanes) { store_piece<Storing::past>(y + j, load(h + j, lanes), lanes); });
+    for_vectors<T>(count, [&](int64_t j, auto lanes) { store<Storing::past>(y + j, load(h + j, lanes), lanes); });
   } else {
     for_vectors<T>(count, [&](int64_t j, auto lanes) { store(y + j, load(h + j, lanes), lanes); });
   }
@@ -191,29 +186,47 @@ NORMACT_SIMD void round_piece(bool streams, const Accumulator<T>* h, T* y, int64
 
 // ---- Backward -------------------------------------------------------------------------------------------------------
 
-/// Where the slope comes from.
-enum class SlopeSource { one, bits, output, again };
+/// Where the slope comes from; again: from x. Those of relu take no loop of their own.
+enum class SlopeSource { one, bits, output, again, relu_again };
 
 NORMACT_SIMD SlopeSource slope_source(const ChannelBackward& p) {
   if (is_identity(p.activation)) return SlopeSource::one;
-  return p.mask ? SlopeSource::bits : p.y.data ? SlopeSource::output : SlopeSource::again;
+  if (p.mask) return SlopeSource::bits;
+  if (p.y.data) return SlopeSource::output;
+  return p.activation.kind == NORMACT_ACTIVATION_RELU ? SlopeSource::relu_again : SlopeSource::again;
 }
 
-/// g[i] = 1 where the bit is set, else 0; the first is this one of the mask.
-template <class N>
-NORMACT_SIMD void expand_bits(const uint8_t* mask, int64_t first, N* g, int64_t count) {
-  const Vec<N> one = broadcast(N(1));
-  for_vectors<N>(count, [&](int64_t j, auto lanes) {
+/// dh of relu from the bits of a mask, of which the first is this one.
+template <class T>
+NORMACT_SIMD void bits_piece(const uint8_t* mask, int64_t first, const T* dy, Accumulator<T>* dh, int64_t count) {
+  const Vec<T> one = broadcast(Accumulator<T>(1));
+  for_vectors<T>(count, [&](int64_t j, auto lanes) {
     const int64_t rest = count - j;
-    const uint32_t bits = read_bits(mask, first + j, int(rest < kLanes<N> ? rest : kLanes<N>));
-    store(g + j, where_bits(bits, one), lanes);
+    const uint32_t bits = read_bits(mask, first + j, int(rest < kLanes<T> ? rest : kLanes<T>));
+    store(dh + j, where_bits(bits, one) * load(dy + j, lanes), lanes);
   });
 }
 
-/// g *= dy.
+/// The pass over dh that is at work: it may leave dh behind, or find it.
+enum class Pass { sums, gradients };
+
+/// dh of relu from x.
+template <class T, bool kAddend, class F>
+NORMACT_SIMD void relu_piece(const F& f, const T* x, const T* addend, const T* dy, Accumulator<T>* dh, int64_t count) {
+  for_vectors<T>(count, [&](int64_t j, auto lanes) {
+    const Vec<T> h = affine_vector<T, kAddend>(f, x, addend, j, lanes);
+    store(dh + j, Relu<Math<T>>::at(h, ActivationScalars<Vec<T>>{}).slope * load(dy + j, lanes), lanes);
+  });
+}
+template <class T, class F>
+NORMACT_SIMD void relu_piece(const F& f, const T* x, const T* addend, const T* dy, Accumulator<T>* dh, int64_t count) {
+  addend ? relu_piece<T, true>(f, x, addend, dy, dh, count) : relu_piece<T, false>(f, x, addend, dy, dh, count);
+}
+
+/// dh = g * dy; dh may be g.
 template <class T>
-NORMACT_SIMD void multiply_piece(const T* dy, Accumulator<T>* g, int64_t count) {
-  for_vectors<T>(count, [&](int64_t j, auto lanes) { store(g + j, load(g + j, lanes) * load(dy + j, lanes), lanes); });
+NORMACT_SIMD void multiply_piece(const T* dy, const Accumulator<T>* g, Accumulator<T>* dh, int64_t count) {
+  for_vectors<T>(count, [&](int64_t j, auto lanes) { store(dh + j, load(g + j, lanes) * load(dy + j, lanes), lanes); });
 }
 
 /// dx and daddend of a piece from dh; D: T or its accumulator. Either output may be an input.
@@ -229,8 +242,8 @@ NORMACT_SIMD void gradient_piece(const F& f, const D* dh, const T* x, T* dx, T* 
       const Vec<T> xhat = normalized(load(x + j, lanes), f.mean(j, lanes), f.rstd(j, lanes));
       value = channel_input_gradient(d, xhat, scale, f.c1(j, lanes), f.c2(j, lanes));
     }
-    if constexpr (kAddend) store_piece<kStoring>(daddend + j, d, lanes);
-    store_piece<kStoring>(dx + j, value, lanes);
+    if constexpr (kAddend) store<kStoring>(daddend + j, d, lanes);
+    store<kStoring>(dx + j, value, lanes);
   });
 }
 

@@ -225,10 +225,14 @@ class PlaneGradients {
  public:
   using N = Accumulator<T>;
 
-  NORMACT_SIMD PlaneGradients(const ChannelBackward& p, const ArrayActivation* activation)
+  NORMACT_SIMD PlaneGradients(const ChannelBackward& p, const ArrayActivation* activation,
+                              const ChannelFactors& factors, Pass pass)
       : p_(p),
         activation_(activation),
         source_(slope_source(p)),
+        kept_(static_cast<N*>(factors.kept.dh)),
+        first_(factors.first),
+        finds_(kept_ && pass == Pass::gradients),
         dy_(p.geometry, p.dy),
         x_(p.geometry, p.x),
         addend_(p.geometry, p.addend),
@@ -241,36 +245,38 @@ class PlaneGradients {
   /// use(dh, x) with arrays of a piece.
   template <class Use>
   NORMACT_SIMD void visit(const PlaneFactors<T>& f, int64_t sample, int64_t channel, Range places, Use use) {
-    const int64_t count = places.end - places.begin;
-    const T* const dy = dy_.read(sample, channel, places, dy_buffer_);
     const T* const x = x_.read(sample, channel, places, x_buffer_);
-    if (plain()) return use(dy, x);
-    fill(f, x, sample, channel, places, count);
-    multiply_piece(dy, g_, count);
-    use(static_cast<const N*>(g_), x);
+    if (plain()) return use(dy_.read(sample, channel, places, dy_buffer_), x);
+    N* const dh = kept_ ? kept_ + (channel - first_) * p_.geometry.places + places.begin : g_;
+    if (!finds_) make(f, x, sample, channel, places, dh);
+    use(static_cast<const N*>(dh), x);
   }
 
  private:
-  NORMACT_SIMD void fill(const PlaneFactors<T>& f, const T* x, int64_t sample, int64_t channel, Range places,
-                         int64_t count) {
-    if (source_ == SlopeSource::bits) return fill_from_bits(sample, channel, places);
+  NORMACT_SIMD void make(const PlaneFactors<T>& f, const T* x, int64_t sample, int64_t channel, Range places, N* dh) {
+    const int64_t count = places.end - places.begin;
+    const T* const dy = dy_.read(sample, channel, places, dy_buffer_);
+    if (source_ == SlopeSource::bits) return make_from_bits(sample, channel, places, dy, dh);
     if (source_ == SlopeSource::output) {
       const T* const y = y_.read(sample, channel, places, y_buffer_);
       for_vectors<T>(count, [&](int64_t j, auto lanes) { store(g_ + j, load(y + j, lanes), lanes); });
       clear_past(g_, count);
-      return activation_->slope_from_output(*activation_, g_, activation_count(count));
+      activation_->slope_from_output(*activation_, g_, activation_count(count));
+    } else {
+      const T* const addend = addend_.read(sample, channel, places, y_buffer_);
+      if (source_ == SlopeSource::relu_again) return relu_piece(f, x, addend, dy, dh, count);
+      affine_piece<T, Fused::none>(f, x, addend, g_, count);
+      clear_past(g_, count);
+      activation_->slope(*activation_, g_, activation_count(count));
     }
-    const T* const addend = addend_.read(sample, channel, places, y_buffer_);
-    affine_piece<T, Fused::none>(f, x, addend, g_, count);
-    clear_past(g_, count);
-    activation_->slope(*activation_, g_, activation_count(count));
+    multiply_piece(dy, g_, dh, count);
   }
-  NORMACT_SIMD void fill_from_bits(int64_t sample, int64_t channel, Range places) {
+  NORMACT_SIMD void make_from_bits(int64_t sample, int64_t channel, Range places, const T* dy, N* dh) {
     const int64_t after = p_.geometry.places_after;
     for (int64_t begin = places.begin; begin < places.end;) {
-      const int64_t to_turn = after - begin % after;
+      const int64_t to_turn = after - begin % after, done = begin - places.begin;
       const int64_t count = to_turn < places.end - begin ? to_turn : places.end - begin;
-      expand_bits(p_.mask, mask_bit(p_.geometry, sample, channel, begin), g_ + (begin - places.begin), count);
+      bits_piece(p_.mask, mask_bit(p_.geometry, sample, channel, begin), dy + done, dh + done, count);
       begin += count;
     }
   }
@@ -278,6 +284,9 @@ class PlaneGradients {
   const ChannelBackward& p_;
   const ArrayActivation* activation_;
   SlopeSource source_;
+  N* kept_;        // KeptSlopes::dh
+  int64_t first_;  // channel
+  bool finds_;     // dh there
   Planes<T> dy_, x_, addend_, y_;
   alignas(64) T dy_buffer_[kPiece];
   alignas(64) T x_buffer_[kPiece];
@@ -326,7 +335,7 @@ NORMACT_SIMD void sums_of_small_planes(const ChannelBackward& p, const ChannelFa
 template <class T>
 void plane_sums(const ChannelBackward& p, const ArrayActivation* activation, const ChannelFactors& factors,
                 const PlaneBlock& first, int64_t count, ChannelSums* sums) {
-  PlaneGradients<T> gradients(p, activation);
+  PlaneGradients<T> gradients(p, activation, factors, Pass::sums);
   const bool direct = gradients.plain() && gradients.direct();
   if (direct && first.along_samples && is_small<T>(p.geometry.places)) {
     return sums_of_small_planes<T>(p, factors, first, count, sums);
@@ -351,7 +360,7 @@ template <class T>
 void plane_backward(const ChannelBackward& p, const ArrayActivation* activation, const ChannelFactors& factors,
                     Range elements) {
   alignas(64) T dx_buffer[kPiece], daddend_buffer[kPiece];
-  PlaneGradients<T> gradients(p, activation);
+  PlaneGradients<T> gradients(p, activation, factors, Pass::gradients);
   const Planes<T> dx(p.geometry, p.dx), daddend(p.geometry, p.daddend);
   const bool whole = gradients.plain() && gradients.direct() && dx.direct() && daddend.direct();
   const WholePlanes of(p.geometry.places, elements, whole);

@@ -7,7 +7,7 @@
 
 namespace normact::cpu::NORMACT_ISA {
 
-/// Asks for a row of 16 bits, which is some way ahead; those of 32 do not come faster so.
+/// Asks for a row, which is some way ahead.
 template <class T>
 NORMACT_SIMD void prefetch_row(const T* row, int64_t count) {
   constexpr int64_t kLine = 64 / int64_t{sizeof(T)};
@@ -16,7 +16,7 @@ NORMACT_SIMD void prefetch_row(const T* row, int64_t count) {
 
 /// Sums of squares of the deviations of a block of rows from `shift`, and their sums unless the first pass gives these.
 /// Four rows are added up before they meet a long sum, whose roundings are the large ones. The block is in the cache:
-/// meanwhile as many of the `next` rows come in, so that memory is not idle.
+/// meanwhile as many of the `next` rows, if there are any, come in, so that memory is not idle.
 template <class T>
 NORMACT_SIMD void add_squares(const ChannelRows<T>& x, Range rows, Range next, int64_t first, int64_t count,
                               const Accumulator<T>* shift, Accumulator<T>* deviations, Accumulator<T>* squares) {
@@ -26,7 +26,7 @@ NORMACT_SIMD void add_squares(const ChannelRows<T>& x, Range rows, Range next, i
     for (int r = 0; r < kRows; ++r) {
       s[r] = x[row + r] + first;
       const int64_t ahead = next.begin + row + r - rows.begin;
-      if (sizeof(T) == 2 && ahead < next.end) prefetch_row(x[ahead] + first, count);
+      if (ahead < next.end) prefetch_row(x[ahead] + first, count);
     }
     for_vectors<T>(count, [&](int64_t j, auto lanes) {
       const V centre = load(shift + j, lanes);
@@ -89,6 +89,8 @@ void row_moments(const ChannelGeometry& geometry, const ChannelView& view, Range
   const ChannelRows<T> x(geometry, view);
   const int64_t block = block_of_rows(geometry.channels), count = channels.end - channels.begin;
   const size_t bytes = size_t(count) * sizeof(N);
+  const int64_t all_bytes = geometry.samples * geometry.places * geometry.channels * int64_t{sizeof(T)};
+  const bool asks = sizeof(T) == 2 || all_bytes >= kFarBytes;  // in the cache, rows of 32 bits lose by it
   int64_t done = 0;
   for (int64_t begin = rows.begin; begin < rows.end; begin += block) {
     const Range part = {begin, begin + block < rows.end ? begin + block : rows.end};
@@ -99,7 +101,8 @@ void row_moments(const ChannelGeometry& geometry, const ChannelView& view, Range
     __builtin_memset(squares, 0, bytes);
     add_values(x, part, channels.begin, count, shift);
     find_centres<T>(count, size, share, shift, deviations);
-    add_squares(x, part, {part.end, rows.end}, channels.begin, count, shift, deviations, squares);
+    const Range next = {part.end, asks ? rows.end : part.end};
+    add_squares(x, part, next, channels.begin, count, shift, deviations, squares);
     for (int64_t j = 0; j < count; ++j) {
       const Moments<double> next = corrected(shift[j], deviations[j], squares[j], size, share);
       const Moments<double> all = done > 0 ? merge(Moments<double>{mean[j], m2[j], double(done)}, next) : next;
@@ -190,16 +193,32 @@ void row_forward(const ChannelForward& p, const ArrayActivation* activation, con
   if (factors.streams) stream_fence();
 }
 
+/// How many rows ahead a backward asks for its rows. In the cache it never does; nor in 16 bits, where it costs 5 to 20
+/// % unless a slope is computed, which holds up the loads.
+template <class T>
+NORMACT_SIMD int64_t rows_ahead(const ChannelGeometry& geometry, SlopeSource source) {
+  constexpr int64_t kAskedBytes = 4096;
+  const int64_t rows = geometry.samples * geometry.places, row_bytes = geometry.channels * int64_t{sizeof(T)};
+  const bool computes = source == SlopeSource::output || source == SlopeSource::again;
+  if ((sizeof(T) == 2 && !computes) || rows * row_bytes < kFarBytes) return rows;
+  return row_bytes < kAskedBytes ? kAskedBytes / row_bytes : 1;
+}
+
 /// What a backward reads, tile by tile.
 template <class T>
 class RowGradients {
  public:
   using N = Accumulator<T>;
 
-  NORMACT_SIMD RowGradients(const ChannelBackward& p, const ArrayActivation* activation)
+  NORMACT_SIMD RowGradients(const ChannelBackward& p, const ArrayActivation* activation, const ChannelFactors& factors,
+                            Pass pass)
       : p_(p),
         activation_(activation),
         source_(slope_source(p)),
+        kept_(factors.kept),
+        finds_(kept_.dh && pass == Pass::gradients),
+        rows_(p.geometry.samples * p.geometry.places),
+        ahead_(rows_ahead<T>(p.geometry, source_)),
         dy_(p.geometry, p.dy),
         x_(p.geometry, p.x),
         addend_(p.geometry, p.addend),
@@ -211,25 +230,42 @@ class RowGradients {
   template <class Use>
   NORMACT_SIMD void visit(const ChannelFactors& factors, Range rows, int64_t from, int64_t count, Use use) {
     if (plain()) {
-      for (int64_t row = rows.begin; row < rows.end; ++row) use(row, dy_[row] + from, x_[row] + from);
+      for (int64_t row = rows.begin; row < rows.end; ++row) {
+        ask(row, from, count);
+        use(row, dy_[row] + from, x_[row] + from);
+      }
       return;
     }
-    fill(factors, rows, from, count);
+    const RowFactors<T> f(factors, from);
+    const bool by_tile = source_ == SlopeSource::output || source_ == SlopeSource::again;
+    if (by_tile && !finds_) find_slopes(f, rows, from, count);
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       N* const g = g_ + (row - rows.begin) * count;
-      multiply_piece(dy_[row] + from, g, count);
-      use(row, static_cast<const N*>(g), x_[row] + from);
+      N* const dh = kept_.dh ? static_cast<N*>(kept_.dh) + (row - kept_.row) * p_.geometry.channels + from : g;
+      const T *const dy = dy_[row] + from, *const x = x_[row] + from;
+      ask(row, from, count);
+      if (source_ == SlopeSource::bits) {
+        bits_piece(p_.mask, row * p_.geometry.channels + from, dy, dh, count);
+      } else if (source_ == SlopeSource::relu_again) {
+        relu_piece(f, x, addend_ ? addend_[row] + from : nullptr, dy, dh, count);
+      } else if (!finds_) {
+        multiply_piece(dy, g, dh, count);
+      }
+      use(row, static_cast<const N*>(dh), x);
     }
   }
 
  private:
-  NORMACT_SIMD void fill(const ChannelFactors& factors, Range rows, int64_t from, int64_t count) {
-    const RowFactors<T> f(factors, from);
+  NORMACT_SIMD void ask(int64_t row, int64_t from, int64_t count) const {
+    if (row + ahead_ >= rows_) return;
+    prefetch_row(dy_[row + ahead_] + from, count);
+    prefetch_row(x_[row + ahead_] + from, count);
+  }
+  /// g_ of a tile, where that takes a loop over the rows together.
+  NORMACT_SIMD void find_slopes(const RowFactors<T>& f, Range rows, int64_t from, int64_t count) {
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       N* const g = g_ + (row - rows.begin) * count;
-      if (source_ == SlopeSource::bits) {
-        expand_bits(p_.mask, row * p_.geometry.channels + from, g, count);
-      } else if (source_ == SlopeSource::output) {
+      if (source_ == SlopeSource::output) {
         const T* const y = y_[row] + from;
         for_vectors<T>(count, [&](int64_t j, auto lanes) { store(g + j, load(y + j, lanes), lanes); });
       } else {
@@ -238,13 +274,16 @@ class RowGradients {
     }
     clear_past(g_, (rows.end - rows.begin) * count);
     const int64_t all = activation_count((rows.end - rows.begin) * count);
-    if (source_ == SlopeSource::output) activation_->slope_from_output(*activation_, g_, all);
-    if (source_ == SlopeSource::again) activation_->slope(*activation_, g_, all);
+    if (source_ == SlopeSource::output) return activation_->slope_from_output(*activation_, g_, all);
+    activation_->slope(*activation_, g_, all);
   }
 
   const ChannelBackward& p_;
   const ArrayActivation* activation_;
   SlopeSource source_;
+  KeptSlopes kept_;
+  bool finds_;  // dh there
+  int64_t rows_, ahead_;
   ChannelRows<T> dy_, x_, addend_, y_;
   alignas(64) N g_[kPadded];
 };
@@ -254,7 +293,7 @@ void row_sums(const ChannelBackward& p, const ArrayActivation* activation, const
               Range channels, double* dh_xhat, double* dh_sums) {
   using N = Accumulator<T>;
   alignas(64) N a[kStrip], b[kStrip];
-  RowGradients<T> gradients(p, activation);
+  RowGradients<T> gradients(p, activation, factors, Pass::sums);
   const int64_t count = channels.end - channels.begin, tile = rows_of_tile(count);
   const RowFactors<T> f(factors, channels.begin);
   for (int64_t j = 0; j < count; ++j) dh_xhat[j] = dh_sums[j] = 0;
@@ -280,7 +319,7 @@ void row_sums(const ChannelBackward& p, const ArrayActivation* activation, const
 template <class T>
 void row_backward(const ChannelBackward& p, const ArrayActivation* activation, const ChannelFactors& factors,
                   Range rows, Range channels) {
-  RowGradients<T> gradients(p, activation);
+  RowGradients<T> gradients(p, activation, factors, Pass::gradients);
   const ChannelRows<T> dx(p.geometry, p.dx), daddend(p.geometry, p.daddend);
   for (int64_t first = rows.begin; first < rows.end; first += kRowsOfPiece) {
     const Range some = rows_from(first, kRowsOfPiece, rows);

@@ -15,12 +15,21 @@ int64_t bytes_of_row(const RowForward& problem) {
   return 2 * problem.geometry.cols * (size_of(problem.io_dtype) + sums);
 }
 
-constexpr int64_t kMinStreamedRow = 4096;  // bytes: of shorter rows, what it costs to begin is more than it gains
+// Bytes: of shorter rows that go through a buffer, what it costs to begin is more than it gains.
+constexpr int64_t kMinStreamedRow = 4096;
 
 /// Not where y is written in place, whose lines have been read.
 bool streams_output(const RowForward& p) {
-  if (!p.contiguous || p.geometry.cols * size_of(p.io_dtype) < kMinStreamedRow) return false;
+  const int64_t row = p.geometry.cols * size_of(p.io_dtype);
+  if (!p.contiguous || (row < kMinStreamedRow && !are_lines(p.y.data, row))) return false;
   return p.y.data != p.x.data && p.y.data != p.residual.data && streams(p.geometry.rows * bytes_of_row(p));
+}
+
+/// The same of the sum with a residual.
+bool streams_sum(const RowForward& p) {
+  if (!p.contiguous || !p.residual.data || p.residual_out.data == p.x.data) return false;
+  return p.residual_out.data != p.residual.data && are_lines(p.residual_out.data, p.geometry.cols * size_of(p.dtype)) &&
+         streams(p.geometry.rows * bytes_of_row(p));
 }
 
 /// Everything that the steps of one call share.
@@ -29,6 +38,7 @@ struct Call {
   const RowKernels& kernels;
   const ArrayActivation* activation;  // null: none
   bool streams;                       // y goes past the caches
+  bool streams_sum;                   // and the sum with a residual
   int threads;
   char* weight;  // where a copy of the weight goes; null: the operand's own memory will do
   char* bias;
@@ -42,7 +52,7 @@ struct Call {
 /// Threads share the rows, or their tiles.
 void forward_by_rows(const Call& call) {
   const RowForward& p = call.problem;
-  ForwardWork work{&p, p.weight.data, p.bias.data, 0, call.activation, call.streams};
+  ForwardWork work{&p, p.weight.data, p.bias.data, 0, call.activation, call.streams, call.streams_sum};
   if (call.weight) work.weight = copy_parameter(p, call.kernels, call.threads, p.weight, p.weight_offset, call.weight);
   if (call.bias) work.bias = copy_parameter(p, call.kernels, call.threads, p.bias, 0, call.bias);
   if (in_tiles(p)) {
@@ -58,7 +68,7 @@ void forward_by_rows(const Call& call) {
 /// y of one chunk of a row. Parameters that need a copy are copied for this chunk alone, which stays in the cache.
 void apply_chunk(const Call& call, int64_t row, Range columns, Statistics statistics, char* lane) {
   const RowForward& p = call.problem;
-  ForwardWork work{&p, p.weight.data, p.bias.data, 0, call.activation, call.streams};
+  ForwardWork work{&p, p.weight.data, p.bias.data, 0, call.activation, call.streams, false};
   if (call.weight || call.bias) {
     work.parameters_from = columns.begin;
     work.weight = chunk_of_parameter(p, call.kernels, p.weight, p.weight_offset, columns, lane + call.parameters_at);
@@ -71,7 +81,7 @@ void apply_chunk(const Call& call, int64_t row, Range columns, Statistics statis
 /// Threads share each row.
 void forward_by_chunks(const Call& call, Moments<double>* moments) {
   const RowGeometry& geometry = call.problem.geometry;
-  const ForwardWork work{&call.problem, nullptr, nullptr, 0, nullptr, false};
+  const ForwardWork work{&call.problem, nullptr, nullptr, 0, nullptr, false, false};
   for (int64_t row = 0; row < geometry.rows; ++row) {
     parallel_chunks(call.threads, geometry.cols, [&](Range columns, int64_t chunk, int lane) {
       moments[chunk] = call.kernels.forward_moments(work, row, columns, call.lane(lane));
@@ -113,6 +123,7 @@ Status row_norm_forward(const RowForward& problem) {
                   *kernels,
                   activated,
                   streams_output(problem),
+                  streams_sum(problem),
                   threads,
                   copy_weight ? memory + weight_at : nullptr,
                   copy_bias ? memory + bias_at : nullptr,

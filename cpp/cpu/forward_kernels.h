@@ -122,7 +122,8 @@ NORMACT_SIMD void apply(const Forward<T, X>& f, const T* s, X* y, Statistics sta
 /// One row of any length.
 template <class T, class X>
 NORMACT_SIMD void forward_row(const Forward<T, X>& f, int64_t row) {
-  const T* s = fetch_row(f, row);
+  NearRows<T, 1> near;
+  const T* s = fetch_row(f, row, near.row(f, 0));
   Moments<double> total;
   for (int64_t begin = 0; begin < f.cols; begin += kChunk) {
     const int64_t count = f.cols - begin < kChunk ? f.cols - begin : kChunk;
@@ -139,7 +140,8 @@ template <int kRows, class T, class X>
 NORMACT_SIMD void forward_group(const Forward<T, X>& f, int64_t row) {
   const T* s[kRows];
   Accumulator<T> mean[kRows], rstd[kRows];
-  for (int r = 0; r < kRows; ++r) s[r] = fetch_row(f, row + r);
+  NearRows<T, kRows> near;
+  for (int r = 0; r < kRows; ++r) s[r] = fetch_row(f, row + r, near.row(f, r));
   finish<T, kRows>(f, row, moments_of<T, kRows>(f.kind, s, f.cols, f.share), double(f.cols), mean, rstd);
   for (int r = 0; r < kRows; ++r) apply(f, s[r], f.y.target(row + r), {mean[r], rstd[r]});
 }
@@ -157,7 +159,7 @@ void forward_rows(const ForwardWork& work, Range rows, void* scratch) {
     for (; row + kGroup <= rows.end; row += kGroup) forward_group<kGroup>(f, row);
   }
   for (; row < rows.end; ++row) forward_row(f, row);
-  if (f.streams) stream_fence();
+  if (f.streams || f.streams_sum) stream_fence();
 }
 
 template <class T, class X>

@@ -31,6 +31,11 @@ inline bool streams([[maybe_unused]] int64_t bytes) {
 #endif
 }
 
+/// Whether rows of so many bytes, one after the other, are whole cache lines.
+inline bool are_lines(const void* first, int64_t row_bytes) {
+  return (reinterpret_cast<uintptr_t>(first) | static_cast<uintptr_t>(row_bytes)) % kLineBytes == 0;
+}
+
 inline int threads_for(int64_t bytes, int available) { return bytes < kSerialBytes ? 1 : available; }
 
 /// body(Range, lane) for pieces of [0, count), of at least kTaskBytes each.

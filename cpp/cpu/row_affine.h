@@ -14,7 +14,7 @@ namespace normact::cpu::NORMACT_ISA {
 constexpr int64_t kActivated = 1024;  // columns that an activation takes at a time
 
 /// Out: T, or its accumulator for values that are not rounded.
-template <class T, bool kWeight, bool kBias, class Out>
+template <class T, Storing kStoring, bool kWeight, bool kBias, class Out>
 NORMACT_SIMD void normalize(const T* s, Out* y, const Accumulator<T>* weight, const Accumulator<T>* bias, int64_t cols,
                             Statistics statistics) {
   using V = Vec<T>;
@@ -29,23 +29,24 @@ NORMACT_SIMD void normalize(const T* s, Out* y, const Accumulator<T>* weight, co
     } else if constexpr (kBias) {
       value = value + load(bias + j, lanes);
     }
-    store(y + j, value, lanes);
+    store<kStoring>(y + j, value, lanes);
   });
 }
 
 /// weight, bias: null where there is none.
-template <class T, class Out>
+template <class T, Storing kStoring = Storing::usual, class Out>
 NORMACT_SIMD void normalize(const T* s, Out* y, const Accumulator<T>* weight, const Accumulator<T>* bias, int64_t cols,
                             Statistics statistics) {
-  if (weight && bias) return normalize<T, true, true>(s, y, weight, bias, cols, statistics);
-  if (weight) return normalize<T, true, false>(s, y, weight, bias, cols, statistics);
-  if (bias) return normalize<T, false, true>(s, y, weight, bias, cols, statistics);
-  normalize<T, false, false>(s, y, weight, bias, cols, statistics);
+  if (weight && bias) return normalize<T, kStoring, true, true>(s, y, weight, bias, cols, statistics);
+  if (weight) return normalize<T, kStoring, true, false>(s, y, weight, bias, cols, statistics);
+  if (bias) return normalize<T, kStoring, false, true>(s, y, weight, bias, cols, statistics);
+  normalize<T, kStoring, false, false>(s, y, weight, bias, cols, statistics);
 }
 
 /// A row whose y goes past the caches.
 template <class T, class X>
 __attribute__((noinline)) void normalize_streamed(const Forward<T, X>& f, const T* s, X* y, Statistics statistics) {
+  if (elements_to_vector(y) == 0) return normalize<T, Storing::past>(s, y, f.weight, f.bias, f.cols, statistics);
   stream_pieces(y, f.cols, [&](X* piece, int64_t begin, int64_t count) {
     normalize<T>(s + begin, piece, f.weight ? f.weight + begin : nullptr, f.bias ? f.bias + begin : nullptr, count,
                  statistics);

@@ -17,6 +17,8 @@ namespace normact::cpu {
 
 struct ChannelKernels;
 
+constexpr int64_t kLineBytes = 64;              // of a cache
+constexpr int64_t kFarBytes = 3 * 1024 * 1024;  // larger tensors come from memory
 constexpr int64_t kChunk = 8192;
 constexpr int64_t kFlushRows = 64;  // rows that are summed in fp32 before they join a longer sum
 
@@ -28,6 +30,7 @@ struct ForwardWork {
   int64_t parameters_from;            // the column that the arrays begin with
   const ArrayActivation* activation;  // null: none
   bool streams;                       // y goes past the caches; the problem is contiguous
+  bool streams_sum;                   // so does the sum with a residual, whose rows are whole lines
 };
 
 struct BackwardWork {

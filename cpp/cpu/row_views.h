@@ -6,6 +6,7 @@
 #include "cpu/row_access.h"
 #include "cpu/row_kernels.h"
 #include "cpu/simd_element.h"
+#include "cpu/simd_stream.h"
 #include "math/moments.h"
 
 #include <type_traits>
@@ -39,7 +40,8 @@ struct Forward {
         mean(*work.problem, work.problem->mean),
         rstd(*work.problem, work.problem->rstd),
         activation(work.activation),
-        streams(work.streams) {}
+        streams(work.streams),
+        streams_sum(work.streams_sum) {}
 
   NormKind kind;
   double eps;
@@ -52,6 +54,7 @@ struct Forward {
   RowStarts<N> mean, rstd;
   const ArrayActivation* activation;
   bool streams;
+  bool streams_sum;
 };
 
 /// s = round(x + residual); s may be either.
@@ -61,15 +64,28 @@ NORMACT_SIMD void add_residual(const X* x, const T* residual, T* s, int64_t cols
                  [&](int64_t j, auto lanes) { store(s + j, load(x + j, lanes) + load(residual + j, lanes), lanes); });
 }
 
-/// The row s as an array; writes residual_out if there is a residual, as in mixed problems there is.
+/// Room in the first cache for the sums of some rows that go past the caches: what is read of them later is read there.
+template <class T, int kRows>
+struct NearRows {
+  static constexpr int64_t kBytes = 16384;
+  alignas(kLineBytes) T rows[kBytes / sizeof(T)];
+
+  template <class X>
+  NORMACT_SIMD T* row(const Forward<T, X>& f, int r) {
+    return f.streams_sum && kRows * f.cols * int64_t{sizeof(T)} <= kBytes ? rows + r * f.cols : nullptr;
+  }
+};
+
+/// The row s as an array; writes residual_out if there is a residual, as in mixed problems there is. near: room for a
+/// sum that goes past the caches, or null.
 template <class T, class X>
-NORMACT_SIMD const T* fetch_row(const Forward<T, X>& f, int64_t row) {
+NORMACT_SIMD const T* fetch_row(const Forward<T, X>& f, int64_t row, T* near = nullptr) {
   if constexpr (std::is_same_v<T, X>) {
     if (!f.residual) return f.x.read(row);
   }
-  T* const s = f.sum.target(row);
+  T* const s = near ? near : f.sum.target(row);
   add_residual(f.x.read(row), f.residual.read(row), s, f.cols);
-  f.sum.write(row);
+  near ? stream(near, f.sum.target(row), f.cols) : f.sum.write(row);
   return s;
 }
 

@@ -2,16 +2,17 @@
 // Stores past the caches, for outputs that are too large to be found there later: a usual store first reads the line
 // that it overwrites, so that a copy moves three tensors instead of two.
 //
-// Loops that are long store so themselves (Streamed). The rows of a norm come to a buffer in the first cache and go
-// from there, a kilobyte at a time: of a larger buffer the reading and the writing would take turns instead of going on
-// together (measured: 4 KiB take 1.13 times as long).
+// What begins where a vector does is stored so from the registers (Storing::past). Other rows of a norm come to a
+// buffer in the first cache and go from there, a kilobyte at a time: of a larger buffer the reading and the writing
+// would take turns instead of going on together (measured: 4 KiB take 1.13 times as long).
 #pragma once
 
-#include "cpu/simd.h"
+#include "cpu/row_kernels.h"
+#include "cpu/simd_element.h"
+
+#include <type_traits>
 
 namespace normact::cpu::NORMACT_ISA {
-
-constexpr int kLineBytes = 64;
 
 /// Elements that come to the buffer at a time.
 template <class T>
@@ -26,6 +27,18 @@ NORMACT_SIMD int64_t elements_to(const T* from, int bytes) {
 template <class T>
 NORMACT_SIMD int64_t elements_to_vector(const T* from) {
   return elements_to(from, kVectorBytes);
+}
+
+/// How an array is stored. `past`: past the caches; it begins at a multiple of the vector's size.
+enum class Storing { usual, past };
+
+template <Storing kStoring, class T, class Lanes>
+NORMACT_SIMD void store(T* to, Vec<T> v, Lanes lanes) {
+  if constexpr (kStoring == Storing::past && std::is_same_v<Lanes, All>) {
+    store(to, v, Streamed{});
+  } else {
+    store(to, v, lanes);
+  }
 }
 
 /// target[i] = source[i] at any address. Other threads see it after stream_fence().

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channel norms so large that the CPU writes them past its caches: each sample has the bits of a call of its own."""
+"""Norms so large that the CPU writes them past its caches: each row or sample has the bits of a call of its own."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from layouts import LAYOUTS, channels_last
 BYTES = 32 << 20  # of all tensors of a call
 PLANES = ((64, 64), (63, 65))  # whole vectors, and not
 CHANNELS = 24
+ROW_DTYPES = (("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "float32"))  # of x, and of the residual
 
 
 def samples_of(device: Device, planes: tuple[int, int], dtype: str, layout: Any) -> Any:
@@ -27,6 +28,34 @@ def samples_of(device: Device, planes: tuple[int, int], dtype: str, layout: Any)
 
 def same_bits(device: Device, large: Any, small: Any, sample: int, what: str) -> None:
     assert np.array_equal(device.bits(large[sample : sample + 1]), device.bits(small)), f"{what} of sample {sample}"
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("cols", [96, 256, 1000, 8192])
+@pytest.mark.parametrize(("dtype", "stream"), ROW_DTYPES)
+def test_rows(device: Device, kind: str, dtype: str, stream: str, cols: int) -> None:
+    """Whole cache lines, or not; a few rows, of which some go together, against all."""
+    rows = BYTES // (2 * cols * (2 if dtype == "bfloat16" else 4)) + 3
+    values = np.random.default_rng(0).standard_normal((rows, cols), np.float32)
+    x, other, weight = device.array(values, dtype), device.array(values[::-1], stream), device.array(values[0], dtype)
+    statistics = {name: device.array(np.abs(values[:, 0]) + 1, "float32") for name in ("mean", "rstd")}
+    if kind == "rms_norm":
+        del statistics["mean"]
+    forward, backward = getattr(normact, kind), getattr(normact, f"{kind}_backward")
+
+    def run(some: slice) -> dict[str, Any]:
+        y, total = forward(x[some], weight, residual=other[some])[:2]
+        plain = forward(x[some], weight)
+        of_rows = {name: array[some] for name, array in statistics.items()}
+        gradients = backward(x[some], other[some], weight, **of_rows, dresidual=other[some])
+        more = {} if gradients.daddend is None else {"daddend": gradients.daddend}
+        return {"y": y, "sum": total, "plain": plain, "dx": gradients.dx, **more}
+
+    large = run(slice(0, rows))
+    for first, count in ((0, 1), (rows // 2, 5), (rows - 3, 3)):
+        some = slice(first, first + count)
+        for name, alone in run(some).items():
+            assert np.array_equal(device.bits(large[name][some]), device.bits(alone)), f"{name} of rows {some}"
 
 
 @pytest.mark.cpu
