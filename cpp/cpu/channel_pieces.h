@@ -196,6 +196,11 @@ NORMACT_SIMD SlopeSource slope_source(const ChannelBackward& p) {
   return p.activation.kind == NORMACT_ACTIVATION_RELU ? SlopeSource::relu_again : SlopeSource::again;
 }
 
+/// Whether slopes are computed, in a loop of their own.
+NORMACT_SIMD bool computes_slopes(SlopeSource source) {
+  return source == SlopeSource::output || source == SlopeSource::again;
+}
+
 /// dh of relu from the bits of a mask, of which the first is this one.
 template <class T>
 NORMACT_SIMD void bits_piece(const uint8_t* mask, int64_t first, const T* dy, Accumulator<T>* dh, int64_t count) {

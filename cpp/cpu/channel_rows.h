@@ -193,14 +193,13 @@ void row_forward(const ChannelForward& p, const ArrayActivation* activation, con
   if (factors.streams) stream_fence();
 }
 
-/// How many rows ahead a backward asks for its rows. In the cache it never does; nor in 16 bits, where it costs 5 to 20
-/// % unless a slope is computed, which holds up the loads.
+/// How many rows ahead a backward asks for its rows. In the cache it never does; nor in 16 bits, where it costs up to a
+/// fifth, unless slopes are computed, which holds up the loads.
 template <class T>
 NORMACT_SIMD int64_t rows_ahead(const ChannelGeometry& geometry, SlopeSource source) {
   constexpr int64_t kAskedBytes = 4096;
   const int64_t rows = geometry.samples * geometry.places, row_bytes = geometry.channels * int64_t{sizeof(T)};
-  const bool computes = source == SlopeSource::output || source == SlopeSource::again;
-  if ((sizeof(T) == 2 && !computes) || rows * row_bytes < kFarBytes) return rows;
+  if ((sizeof(T) == 2 && !computes_slopes(source)) || rows * row_bytes < kFarBytes) return rows;
   return row_bytes < kAskedBytes ? kAskedBytes / row_bytes : 1;
 }
 
@@ -237,8 +236,7 @@ class RowGradients {
       return;
     }
     const RowFactors<T> f(factors, from);
-    const bool by_tile = source_ == SlopeSource::output || source_ == SlopeSource::again;
-    if (by_tile && !finds_) find_slopes(f, rows, from, count);
+    if (computes_slopes(source_) && !finds_) find_slopes(f, rows, from, count);
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       N* const g = g_ + (row - rows.begin) * count;
       N* const dh = kept_.dh ? static_cast<N*>(kept_.dh) + (row - kept_.row) * p_.geometry.channels + from : g;
