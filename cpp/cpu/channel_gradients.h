@@ -98,6 +98,7 @@ class Gradients {
   struct Arrays {
     int64_t first;
     N *mean, *rstd, *scale, *c1, *c2;
+    N* dh;  // of all elements of these channels, in one sample; null: not kept
   };
 
   bool batch() const { return p_.set == ChannelSet::channel; }
@@ -144,13 +145,11 @@ class Gradients {
   Arrays arrays(int lane, int64_t first) const {
     N* const base = reinterpret_cast<N*>(lanes_ + lane * lane_bytes_);
     const int64_t step = align_up(g_.channels * int64_t{sizeof(N)}) / int64_t{sizeof(N)};
-    return {first, base, base + step, base + 2 * step, base + 3 * step, base + 4 * step};
+    N* const dh = kept_at_ > 0 ? reinterpret_cast<N*>(lanes_ + lane * lane_bytes_ + kept_at_) : nullptr;
+    return {first, base, base + step, base + 2 * step, base + 3 * step, base + 4 * step, dh};
   }
   ChannelFactors factors(const Arrays& a, int64_t sample = 0) const {
-    ChannelFactors f = {a.first, a.mean, a.rstd, a.scale, bias_ + a.first, a.c1, a.c2, streams_};
-    // The arrays of a lane begin with the means.
-    if (kept_at_ > 0) f.kept = {reinterpret_cast<char*>(a.mean) + kept_at_, sample * g_.places};
-    return f;
+    return {a.first, a.mean, a.rstd, a.scale, bias_ + a.first, a.c1, a.c2, streams_, {a.dh, sample * g_.places}};
   }
 
   /// Of `count` channels from a.first on: whole groups.

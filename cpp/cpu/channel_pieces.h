@@ -186,6 +186,9 @@ NORMACT_SIMD void round_piece(bool streams, const Accumulator<T>* h, T* y, int64
 
 // ---- Backward -------------------------------------------------------------------------------------------------------
 
+/// The pass over dh that is at work: it may leave dh behind, or find it.
+enum class Pass { sums, gradients };
+
 /// Where the slope comes from; again: from x. Those of relu take no loop of their own.
 enum class SlopeSource { one, bits, output, again, relu_again };
 
@@ -211,9 +214,6 @@ NORMACT_SIMD void bits_piece(const uint8_t* mask, int64_t first, const T* dy, Ac
     store(dh + j, where_bits(bits, one) * load(dy + j, lanes), lanes);
   });
 }
-
-/// The pass over dh that is at work: it may leave dh behind, or find it.
-enum class Pass { sums, gradients };
 
 /// dh of relu from x.
 template <class T, bool kAddend, class F>

@@ -7,6 +7,12 @@
 
 namespace normact::cpu::NORMACT_ISA {
 
+/// Whether a tensor of these elements comes from memory.
+template <class T>
+NORMACT_SIMD bool is_far(const ChannelGeometry& geometry) {
+  return geometry.samples * geometry.places * geometry.channels * int64_t{sizeof(T)} >= kFarBytes;
+}
+
 /// Asks for a row, which is some way ahead.
 template <class T>
 NORMACT_SIMD void prefetch_row(const T* row, int64_t count) {
@@ -89,8 +95,7 @@ void row_moments(const ChannelGeometry& geometry, const ChannelView& view, Range
   const ChannelRows<T> x(geometry, view);
   const int64_t block = block_of_rows(geometry.channels), count = channels.end - channels.begin;
   const size_t bytes = size_t(count) * sizeof(N);
-  const int64_t all_bytes = geometry.samples * geometry.places * geometry.channels * int64_t{sizeof(T)};
-  const bool asks = sizeof(T) == 2 || all_bytes >= kFarBytes;  // in the cache, rows of 32 bits lose by it
+  const bool asks = sizeof(T) == 2 || is_far<T>(geometry);  // in the cache, rows of 32 bits lose by it
   int64_t done = 0;
   for (int64_t begin = rows.begin; begin < rows.end; begin += block) {
     const Range part = {begin, begin + block < rows.end ? begin + block : rows.end};
@@ -198,8 +203,9 @@ void row_forward(const ChannelForward& p, const ArrayActivation* activation, con
 template <class T>
 NORMACT_SIMD int64_t rows_ahead(const ChannelGeometry& geometry, SlopeSource source) {
   constexpr int64_t kAskedBytes = 4096;
-  const int64_t rows = geometry.samples * geometry.places, row_bytes = geometry.channels * int64_t{sizeof(T)};
-  if ((sizeof(T) == 2 && !computes_slopes(source)) || rows * row_bytes < kFarBytes) return rows;
+  const int64_t row_bytes = geometry.channels * int64_t{sizeof(T)};
+  const bool asks = is_far<T>(geometry) && (sizeof(T) > 2 || computes_slopes(source));
+  if (!asks) return geometry.samples * geometry.places;
   return row_bytes < kAskedBytes ? kAskedBytes / row_bytes : 1;
 }
 

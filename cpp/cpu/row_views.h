@@ -85,7 +85,11 @@ NORMACT_SIMD const T* fetch_row(const Forward<T, X>& f, int64_t row, T* near = n
   }
   T* const s = near ? near : f.sum.target(row);
   add_residual(f.x.read(row), f.residual.read(row), s, f.cols);
-  near ? stream(near, f.sum.target(row), f.cols) : f.sum.write(row);
+  if (near) {
+    stream(near, f.sum.target(row), f.cols);
+  } else {
+    f.sum.write(row);
+  }
   return s;
 }
 
