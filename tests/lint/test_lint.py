@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 
 import check_includes
+import check_links
 import check_lists
 import check_sizes
 
@@ -24,6 +25,10 @@ def test_includes() -> None:
 
 def test_lists() -> None:
     report(check_lists.check())
+
+
+def test_links() -> None:
+    report(check_links.check())
 
 
 def test_the_size_rule_sees_functions() -> None:
@@ -49,7 +54,12 @@ def test_the_list_rule_reads_every_row() -> None:
     assert structs["gelu_tanh"] == "GeluTanh"
 
 
+def test_the_link_rule_sees_links() -> None:
+    text = "[a](b.md#c) ![d](e/f.svg) [g](https://h.org) [i](#j)\n```\nx[0](k)\n```\n"
+    assert check_links.targets(text) == ["b.md", "e/f.svg"]
+
+
 if __name__ == "__main__":
-    every = check_sizes.check() + check_includes.check() + check_lists.check()
+    every = check_sizes.check() + check_includes.check() + check_lists.check() + check_links.check()
     print("\n".join(every))
     sys.exit(bool(every))
