@@ -106,8 +106,8 @@ void row_moments(const ChannelGeometry& geometry, const ChannelView& view, Range
     __builtin_memset(squares, 0, bytes);
     add_values(x, part, channels.begin, count, shift);
     find_centres<T>(count, size, share, shift, deviations);
-    const Range next = {part.end, asks ? rows.end : part.end};
-    add_squares(x, part, next, channels.begin, count, shift, deviations, squares);
+    const Range following = {part.end, asks ? rows.end : part.end};
+    add_squares(x, part, following, channels.begin, count, shift, deviations, squares);
     for (int64_t j = 0; j < count; ++j) {
       const Moments<double> next = corrected(shift[j], deviations[j], squares[j], size, share);
       const Moments<double> all = done > 0 ? merge(Moments<double>{mean[j], m2[j], double(done)}, next) : next;
