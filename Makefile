@@ -61,10 +61,12 @@ lint: $(VENV)/.lint tidy ## check the format, the types, the spelling and the pr
 	$(BIN)/codespell
 	$(BIN)/python -m pytest --quiet tests/lint
 
-tidy: $(VENV)/.lint $(VENV)/.build ## analyse the host code with clang-tidy
+tidy: $(VENV)/.lint $(VENV)/.build ## analyse the host code with clang-tidy and the compiler's warnings
 	$(BIN)/cmake -S . -B build/tidy -G Ninja -DNORMACT_CUDA=OFF -DNORMACT_BUILD_PYTHON=ON \
 	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python >/dev/null
 	printf '%s\n' $(TIDY_FILES) | xargs -P $(JOBS) -n 1 $(BIN)/clang-tidy -p build/tidy --quiet 2>/dev/null
+	$(BIN)/python tests/lint/syntax_commands.py build/tidy/compile_commands.json | \
+	  xargs -P $(JOBS) -d '\n' -n 1 $(SHELL) -c
 
 format: $(VENV)/.lint ## rewrite all sources in the project's format
 	$(BIN)/clang-format -i $(CXX_FILES)
