@@ -15,6 +15,7 @@ Status backward(const ChannelBackward& problem) {
   }
   const bool empty = has_no_elements(problem.geometry);
   const bool needs_sums = !problem.frozen || call.wants_sums();
+  if (needs_sums) call.leave_dh();
   if (const int64_t at_once = call.kept_channels(); needs_sums && at_once > 0) {
     call.store_batch_sums(call.batch_by_channels(at_once));
     return {};

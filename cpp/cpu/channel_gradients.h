@@ -26,10 +26,25 @@ class Gradients {
     NORMACT_TRY(find_channel_kernels(p_.dtype, &kernels_));
     NORMACT_TRY(find_array_activation(p_.dtype, p_.activation, &activation_, &activated_));
     NORMACT_TRY(allocate());
+    rest_ = p_;
+    rest_activated_ = activated_;
     load_vector(*row_kernels_, p_.weight, g_.channels, N(1), weight_);
     load_vector(*row_kernels_, p_.bias, g_.channels, N(-0.0), bias_);
     if (batch()) load_statistics(0, g_.channels, arrays(0, 0));
     return {};
+  }
+
+  /// For a batch norm whose sums are taken in this call: where dh and daddend are the same bits, the sums leave it
+  /// there, and what follows reads it there instead of dy and all that an activation's slope is computed from.
+  void leave_dh() {
+    const bool exact = sizeof(N) == size_of(p_.dtype) || p_.activation.kind == NORMACT_ACTIVATION_RELU;
+    leaves_ = p_.daddend.data && activated_ && exact && !(streams_ && kept_channels() > 0);
+    if (!leaves_) return;
+    rest_.dy = p_.daddend;
+    rest_.addend = rest_.y = rest_.daddend = {};
+    rest_.mask = nullptr;
+    rest_.activation = {};
+    rest_activated_ = nullptr;
   }
 
   /// Sums over all samples of every channel, one set a channel.
@@ -59,7 +74,7 @@ class Gradients {
     for_channels(threads_, g_, at_once, 3 * size_of(p_.dtype), [&](Range channels) {
       sums_by_planes(0, channels, 0, a, 1);
       set_terms(channels, a, [this](int64_t c) { return sums(0)[c]; }, [size](int64_t) { return size; });
-      for_planes(g_, channels, [&](Range elements) { kernels_->plane_backward(p_, activated_, f, elements); });
+      for_planes(g_, channels, [&](Range elements) { kernels_->plane_backward(rest_, rest_activated_, f, elements); });
     });
     return sums(0);
   }
@@ -149,7 +164,8 @@ class Gradients {
     return {first, base, base + step, base + 2 * step, base + 3 * step, base + 4 * step, dh};
   }
   ChannelFactors factors(const Arrays& a, int64_t sample = 0) const {
-    return {a.first, a.mean, a.rstd, a.scale, bias_ + a.first, a.c1, a.c2, streams_, {a.dh, sample * g_.places}};
+    const KeptSlopes kept = {a.dh, sample * g_.places};
+    return {a.first, a.mean, a.rstd, a.scale, bias_ + a.first, a.c1, a.c2, streams_, kept, leaves_};
   }
 
   /// Of `count` channels from a.first on: whole groups.
@@ -275,11 +291,12 @@ class Gradients {
     const int64_t bytes = 3 * size_of(p_.dtype);
     if (by_rows_) {
       const Range rows = {from / g_.channels, (from + all.end) / g_.channels};
-      parallel_rows(threads, rows, g_.channels, bytes, false,
-                    [&](Range part, Range channels) { kernels_->row_backward(p_, activated_, f, part, channels); });
+      parallel_rows(threads, rows, g_.channels, bytes, false, [&](Range part, Range channels) {
+        kernels_->row_backward(rest_, rest_activated_, f, part, channels);
+      });
     } else {
       parallel_elements(threads, all.end, bytes, [&](Range range) {
-        kernels_->plane_backward(p_, activated_, f, {from + range.begin, from + range.end});
+        kernels_->plane_backward(rest_, rest_activated_, f, {from + range.begin, from + range.end});
       });
     }
   }
@@ -293,6 +310,9 @@ class Gradients {
   const ChannelKernels* kernels_ = nullptr;
   ArrayActivation activation_;
   const ArrayActivation* activated_ = nullptr;
+  ChannelBackward rest_;  // what the pass over the input gradients is of
+  const ArrayActivation* rest_activated_ = nullptr;
+  bool leaves_ = false;
   RowParts parts_{};
   PlaneBlocks blocks_{};
   N* weight_ = nullptr;

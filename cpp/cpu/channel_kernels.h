@@ -46,6 +46,7 @@ struct ChannelFactors {
   void* c2;
   bool streams;  // what is computed with them goes past the caches where its address allows
   KeptSlopes kept = {};
+  bool leaves = false;  // sums of a backward leave dh in daddend
 };
 
 /// Sums over elements of one channel.

@@ -233,10 +233,12 @@ class PlaneGradients {
         kept_(static_cast<N*>(factors.kept.dh)),
         first_(factors.first),
         finds_(kept_ && pass == Pass::gradients),
+        leaves_(factors.leaves && pass == Pass::sums),
         dy_(p.geometry, p.dy),
         x_(p.geometry, p.x),
         addend_(p.geometry, p.addend),
-        y_(p.geometry, p.y) {}
+        y_(p.geometry, p.y),
+        daddend_(p.geometry, p.daddend) {}
 
   /// Whether dh is dy itself, and pieces may be of any length.
   NORMACT_SIMD bool plain() const { return source_ == SlopeSource::one; }
@@ -247,12 +249,26 @@ class PlaneGradients {
   NORMACT_SIMD void visit(const PlaneFactors<T>& f, int64_t sample, int64_t channel, Range places, Use use) {
     const T* const x = x_.read(sample, channel, places, x_buffer_);
     if (plain()) return use(dy_.read(sample, channel, places, dy_buffer_), x);
-    N* const dh = kept_ ? kept_ + (channel - first_) * p_.geometry.places + places.begin : g_;
+    N* const dh = place_of_dh(sample, channel, places);
     if (!finds_) make(f, x, sample, channel, places, dh);
     use(static_cast<const N*>(dh), x);
+    if (leaves_ && !leaves_directly()) leave(sample, channel, places, dh);
   }
 
  private:
+  NORMACT_SIMD bool leaves_directly() const { return std::is_same_v<T, N> && daddend_.direct(); }
+  NORMACT_SIMD N* place_of_dh(int64_t sample, int64_t channel, Range places) {
+    if (kept_) return kept_ + (channel - first_) * p_.geometry.places + places.begin;
+    if constexpr (std::is_same_v<T, N>) {
+      if (leaves_ && daddend_.direct()) return daddend_.target(sample, channel, places, nullptr);
+    }
+    return g_;
+  }
+  NORMACT_SIMD void leave(int64_t sample, int64_t channel, Range places, const N* dh) {
+    T* const to = daddend_.target(sample, channel, places, dy_buffer_);
+    round_piece(false, dh, to, places.end - places.begin);
+    daddend_.write(sample, channel, places, to);
+  }
   NORMACT_SIMD void make(const PlaneFactors<T>& f, const T* x, int64_t sample, int64_t channel, Range places, N* dh) {
     const int64_t count = places.end - places.begin;
     const T* const dy = dy_.read(sample, channel, places, dy_buffer_);
@@ -287,7 +303,8 @@ class PlaneGradients {
   N* kept_;        // KeptSlopes::dh
   int64_t first_;  // channel
   bool finds_;     // dh there
-  Planes<T> dy_, x_, addend_, y_;
+  bool leaves_;    // ChannelFactors::leaves
+  Planes<T> dy_, x_, addend_, y_, daddend_;
   alignas(64) T dy_buffer_[kPiece];
   alignas(64) T x_buffer_[kPiece];
   alignas(64) T y_buffer_[kPiece];  // y's or the addend's

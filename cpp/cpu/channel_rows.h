@@ -222,12 +222,15 @@ class RowGradients {
         source_(slope_source(p)),
         kept_(factors.kept),
         finds_(kept_.dh && pass == Pass::gradients),
+        leaves_(factors.leaves && pass == Pass::sums),
+        streams_(factors.streams),
         rows_(p.geometry.samples * p.geometry.places),
         ahead_(rows_ahead<T>(p.geometry, source_)),
         dy_(p.geometry, p.dy),
         x_(p.geometry, p.x),
         addend_(p.geometry, p.addend),
-        y_(p.geometry, p.y) {}
+        y_(p.geometry, p.y),
+        daddend_(p.geometry, p.daddend) {}
 
   NORMACT_SIMD bool plain() const { return source_ == SlopeSource::one; }
 
@@ -256,6 +259,9 @@ class RowGradients {
         multiply_piece(dy, g, dh, count);
       }
       use(row, static_cast<const N*>(dh), x);
+      if (!leaves_) continue;
+      T* const to = daddend_[row] + from;
+      round_piece(streams_ && elements_to_vector(to) == 0, dh, to, count);
     }
   }
 
@@ -286,9 +292,11 @@ class RowGradients {
   const ArrayActivation* activation_;
   SlopeSource source_;
   KeptSlopes kept_;
-  bool finds_;  // dh there
+  bool finds_;   // dh there
+  bool leaves_;  // ChannelFactors::leaves
+  bool streams_;
   int64_t rows_, ahead_;
-  ChannelRows<T> dy_, x_, addend_, y_;
+  ChannelRows<T> dy_, x_, addend_, y_, daddend_;
   alignas(64) N g_[kPadded];
 };
 
@@ -318,6 +326,7 @@ void row_sums(const ChannelBackward& p, const ArrayActivation* activation, const
     }
     for (int64_t j = 0; j < count; ++j) dh_xhat[j] += double(a[j]), dh_sums[j] += double(b[j]);
   }
+  if (factors.leaves && factors.streams) stream_fence();
 }
 
 template <class T>

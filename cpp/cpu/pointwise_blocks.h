@@ -75,25 +75,76 @@ NORMACT_SIMD void store_gradient(const Block<T>& b, T* target, Accumulator<T>* s
   if (sums) store_beside<T>(sums + j, load_beside<T>(sums + j) + value);
 }
 
+/// Whether results are copies, but for biases and sums.
+template <class T, template <class> class Act>
+constexpr bool kCopies = std::is_same_v<Act<GroupMath<T>>, Identity<GroupMath<T>>>;
+
+/// A loop, as memcpy() of some 100 KiB takes twice as long where it is the processor's string instruction.
+template <class T>
+NORMACT_SIMD void copy_block(const T* from, const Block<T>& b) {
+  constexpr int kStep = kVectorBytes / int{sizeof(T)};
+  static_assert(kGroup<T> % kStep == 0);
+  if (b.streams) return stream<T>(from, b.out, b.count);
+  if (from == b.out) return;
+  for (int64_t j = 0; j < b.count; j += kStep) store_raw(b.out + j, load_raw<IntVec>(from + j, All{}), All{});
+}
+
+/// Kinds of few operations; the others take tens.
+template <template <class> class Act>
+constexpr bool kShort = false;
+template <>
+inline constexpr bool kShort<Identity> = true;
+template <>
+inline constexpr bool kShort<Relu> = true;
+template <>
+inline constexpr bool kShort<Relu6> = true;
+template <>
+inline constexpr bool kShort<SquaredRelu> = true;
+template <>
+inline constexpr bool kShort<LeakyRelu> = true;
+template <>
+inline constexpr bool kShort<Hardswish> = true;
+template <>
+inline constexpr bool kShort<Hardsigmoid> = true;
+
+/// Long loops over 16 bits compute all the time; short ones over two arrays of 32 bits and more are looked ahead in.
+template <class T, bool kIsShort>
+constexpr bool kAsksForward = kIsShort || sizeof(T) > 2;
+template <class T, bool kIsShort>
+constexpr bool kAsksBackward = kIsShort == (sizeof(T) == 2);
+
+/// body(j) for the groups of a block; what it reads of these arrays is asked for.
+template <class T, class Body, class... Arrays>
+NORMACT_SIMD void for_groups(int64_t count, bool asks, Body body, const Arrays*... arrays) {
+  for (int64_t j = 0; j < count; j += kGroup<T>) {
+    if (asks) (ask_ahead<kGroup<T>>(arrays + j), ...);
+    body(j);
+  }
+}
+
 // The loops are for counts that are multiples of kGroup.
 
 template <class T, template <class> class Act>
 void forward_block(const Block<T>& block, const BlockScalars<T>& scalars) {
   const auto s = group_scalars<T>(scalars);
   const Block<T> b = block;
-  for (int64_t j = 0; j < b.count; j += kGroup<T>) {
+  if (kCopies<T, Act> && !b.bias) return copy_block(b.x, b);
+  const auto group = [&](int64_t j) __attribute__((always_inline)) {
     store_output(b.out + j, Act<GroupMath<T>>::at(load_biased(b.x, b.bias, j), s).value, b.streams);
-  }
+  };
+  for_groups<T>(b.count, b.streams && kAsksForward<T, kShort<Act>>, group, b.x);
 }
 
 template <class T, template <class> class Act>
 void backward_block(const Block<T>& block, const BlockScalars<T>& scalars) {
   const auto s = group_scalars<T>(scalars);
   const Block<T> b = block;
-  for (int64_t j = 0; j < b.count; j += kGroup<T>) {
+  if (kCopies<T, Act> && !b.sums) return copy_block(b.dy, b);
+  const auto group = [&](int64_t j) __attribute__((always_inline)) {
     const Group<T> slope = Act<GroupMath<T>>::at(load_biased(b.x, b.bias, j), s).slope;
     store_gradient(b, b.out, b.sums, load_pair(b.dy + j) * slope, j);
-  }
+  };
+  for_groups<T>(b.count, b.streams && (kAsksBackward<T, kShort<Act>> || b.sums), group, b.x, b.dy);
 }
 
 template <class T, template <class> class Act>
@@ -101,10 +152,12 @@ void backward_from_output_block(const Block<T>& block, const BlockScalars<T>& sc
   if constexpr (Act<GroupMath<T>>::kSlopeFromOutput) {
     const auto s = group_scalars<T>(scalars);
     const Block<T> b = block;
-    for (int64_t j = 0; j < b.count; j += kGroup<T>) {
+    if (kCopies<T, Act> && !b.sums) return copy_block(b.dy, b);
+    const auto group = [&](int64_t j) __attribute__((always_inline)) {
       const Group<T> slope = Act<GroupMath<T>>::slope_from_output(load_pair(b.x + j), s);
       store_gradient(b, b.out, b.sums, load_pair(b.dy + j) * slope, j);
-    }
+    };
+    for_groups<T>(b.count, b.streams && (kAsksBackward<T, true> || b.sums), group, b.x, b.dy);
   }
 }
 
@@ -113,10 +166,11 @@ void gated_forward_block(const Block<T>& block, const BlockScalars<T>& scalars) 
   const auto s = group_scalars<T>(scalars);
   const auto g = group_gate_scalars<T>(scalars);
   const Block<T> b = block;
-  for (int64_t j = 0; j < b.count; j += kGroup<T>) {
+  const auto group = [&](int64_t j) __attribute__((always_inline)) {
     const Group<T> gate = load_biased(b.x, b.bias, j), up = load_biased(b.up, b.up_bias, j);
     store_output(b.out + j, Gated<Act<GroupMath<T>>>::value(gate, up, s, g), b.streams);
-  }
+  };
+  for_groups<T>(b.count, b.streams, group, b.x, b.up);
 }
 
 template <class T, template <class> class Act>
@@ -124,12 +178,13 @@ void gated_backward_block(const Block<T>& block, const BlockScalars<T>& scalars)
   const auto s = group_scalars<T>(scalars);
   const auto g = group_gate_scalars<T>(scalars);
   const Block<T> b = block;
-  for (int64_t j = 0; j < b.count; j += kGroup<T>) {
+  const auto group = [&](int64_t j) __attribute__((always_inline)) {
     const Group<T> gate = load_biased(b.x, b.bias, j), up = load_biased(b.up, b.up_bias, j);
     const auto gradients = Gated<Act<GroupMath<T>>>::gradients(load_pair(b.dy + j), gate, up, s, g);
     store_gradient(b, b.out, b.sums, gradients.gate, j);
     store_gradient(b, b.up_out, b.up_sums, gradients.up, j);
-  }
+  };
+  for_groups<T>(b.count, b.streams, group, b.dy, b.x, b.up);
 }
 
 // ---- Masks: relu alone ----------------------------------------------------------------------------------------------
@@ -157,12 +212,13 @@ template <class T>
 void backward_from_mask_block(const Block<T>& block, const BlockScalars<T>&) {
   const Block<T> b = block;
   const Vec<T> one = broadcast(Accumulator<T>(1));
-  for (int64_t j = 0; j < b.count; j += kGroup<T>) {
+  const auto group = [&](int64_t j) __attribute__((always_inline)) {
     const uint32_t first = read_bits(b.mask, b.mask_bit + j, kLanes<T>);
     const uint32_t second = read_bits(b.mask, b.mask_bit + j + kLanes<T>, kLanes<T>);
     const Group<T> slope = arranged<T>(pair(where_bits(first, one), where_bits(second, one)));
     store_gradient(b, b.out, b.sums, load_pair(b.dy + j) * slope, j);
-  }
+  };
+  for_groups<T>(b.count, b.streams, group, b.dy);
 }
 
 // ---- By kind --------------------------------------------------------------------------------------------------------

@@ -149,6 +149,7 @@ class PiecesOfTwo {
         stride_(first.stride),
         first_buffer_(first_buffer),
         second_buffer_(second_buffer),
+        asks_(rule.streams),
         in_turn_(rule.runs && base_ && second.data == base_ + 1 && first.stride[geometry.ndim - 1] == 2) {
     for (int d = 0; d < geometry.ndim; ++d) in_turn_ = in_turn_ && first.stride[d] == second.stride[d];
   }
@@ -159,7 +160,7 @@ class PiecesOfTwo {
       second = second_.read(at, count);
       return;
     }
-    deinterleave<T>(base_ + at.offset(stride_), count, first_buffer_, second_buffer_);
+    deinterleave<T>(base_ + at.offset(stride_), count, asks_, first_buffer_, second_buffer_);
     first = first_buffer_;
     second = second_buffer_;
   }
@@ -179,7 +180,7 @@ class PiecesOfTwo {
   T* base_;
   const int64_t* stride_;
   T *first_buffer_, *second_buffer_;
-  bool in_turn_;
+  bool asks_, in_turn_;
 };
 
 /// visit(position, first element, count) for each piece of a range.

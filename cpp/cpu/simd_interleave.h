@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "cpu/simd.h"
+#include "cpu/simd_stream.h"
 
 namespace normact::cpu::NORMACT_ISA {
 
@@ -36,14 +36,15 @@ NORMACT_SIMD V in_turn(V a, V b, std::integer_sequence<int, i...>) {
   return __builtin_shufflevector(a, b, (kFirst + i / 2 + i % 2 * int(sizeof...(i)))...);
 }
 
-/// even[i] = source[2 i], odd[i] = source[2 i + 1].
+/// even[i] = source[2 i], odd[i] = source[2 i + 1]. asks: for what is to come.
 template <class T>
-__attribute__((noinline)) void deinterleave(const T* source, int64_t count, T* even, T* odd) {
+__attribute__((noinline)) void deinterleave(const T* source, int64_t count, bool asks, T* even, T* odd) {
   using V = typename Raw<sizeof(T)>::type;
   constexpr int kStep = kVectorBytes / int(sizeof(T));
   constexpr std::make_integer_sequence<int, kStep> kIndices;
   int64_t i = 0;
   for (; i + kStep <= count; i += kStep) {
+    if (asks) ask_ahead<2 * kStep>(source + 2 * i);
     const V a = load_raw<V>(source + 2 * i, All{}), b = load_raw<V>(source + 2 * i + kStep, All{});
     store_raw(even + i, every_other<0>(a, b, kIndices), All{});
     store_raw(odd + i, every_other<1>(a, b, kIndices), All{});

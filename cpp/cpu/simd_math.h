@@ -149,9 +149,8 @@ struct VectorMath {
     static_assert(kPieces == 2 * sizeof(V) / sizeof(float));
     return (V)_mm512_permutex2var_ps(_mm512_load_ps(table), (__m512i)word, _mm512_load_ps(table + kPieces / 2));
   }
-  NORMACT_SIMD static bool any_below(V a, V bound) {
-    return _mm512_cmp_ps_mask((__m512)a, (__m512)bound, _CMP_LT_OQ) != 0;
-  }
+  NORMACT_SIMD static unsigned below(V a, V bound) { return _mm512_cmp_ps_mask((__m512)a, (__m512)bound, _CMP_LT_OQ); }
+  NORMACT_SIMD static bool any_below(V a, V bound) { return below(a, bound) != 0; }
 #endif
 
  private:

@@ -82,7 +82,7 @@ struct PairMath {
     return pair(M::lookup(table, x.a), M::lookup(table, x.b));
   }
   NORMACT_SIMD static bool any_below(Number x, Number bound) {
-    return M::any_below(x.a, bound.a) || M::any_below(x.b, bound.b);
+    return (M::below(x.a, bound.a) | M::below(x.b, bound.b)) != 0;
   }
   NORMACT_SIMD static Number scale(Number x, Number n) { return pair(M::scale(x.a, n.a), M::scale(x.b, n.b)); }
 };

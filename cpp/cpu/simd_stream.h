@@ -18,6 +18,20 @@ namespace normact::cpu::NORMACT_ISA {
 template <class T>
 constexpr int64_t kStreamed = 1024 / int64_t{sizeof(Accumulator<T>)};
 
+// What a call reads from memory is asked for early, where a loop is too long for the processor to look ahead on its
+// own, or moves so little that waiting is all it does. 6 KiB ahead are as good for one long array, but not for the rows
+// of packed gates, which are shorter (AMD EPYC, fp32 4096 x 4096: sigmoid's backward 5260 -> 3400 us, swiglu 7160 ->
+// 3320).
+constexpr int64_t kAheadBytes = 32768;
+
+/// Asks for kCount elements.
+template <int64_t kCount, class T>
+NORMACT_SIMD void ask_ahead(const T* now) {
+  for (int64_t line = 0; line < kCount * int64_t{sizeof(T)}; line += kLineBytes) {
+    __builtin_prefetch(reinterpret_cast<const char*>(now) + kAheadBytes + line);
+  }
+}
+
 /// How many elements lie between an address and the next that is a multiple of so many bytes.
 template <class T>
 NORMACT_SIMD int64_t elements_to(const T* from, int bytes) {

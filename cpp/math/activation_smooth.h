@@ -141,8 +141,16 @@ struct Sigmoid {
   static constexpr bool kSlopeFromOutput = true;
 
   NORMACT_HD static ValueAndSlope<N> at(N x, const ActivationScalars<N>&) {
-    const Tails<M> tails = logistic_tails<M>(exp_minus<M>(bounded_size<M>(x, exp_reach<M>())));
-    return {M::select(x < M::constant(0), tails.lower, tails.upper), tails.lower * tails.upper};
+    const auto negative = x < M::constant(0);
+    if constexpr (M::kLookup) {
+      const N z = M::abs(x);
+      const N lower = piecewise_or<M, LogisticLower, logistic_lower<M>>(z);
+      return {M::select(negative, lower, M::constant(1) - lower),
+              piecewise_or<M, LogisticDensity, logistic_density<M>>(z)};
+    } else {
+      const Tails<M> tails = logistic_tails<M>(exp_minus<M>(bounded_size<M>(x, exp_reach<M>())));
+      return {M::select(negative, tails.lower, tails.upper), tails.lower * tails.upper};
+    }
   }
   NORMACT_HD static N slope_from_output(N y, const ActivationScalars<N>&) { return y * (M::constant(1) - y); }
 };
@@ -160,8 +168,13 @@ struct Tanh {
     const Split<M> rate = split_constant<M>(-2 * kLog2E, -2 * kLog2ERest);
     const Exp2AndMinus1<M> exponential = exp2_and_minus_1<M>(z, rate);
     const N r = M::reciprocal(exponential.minus_1 + M::constant(2));
-    const N twice = r + r;
-    return {M::copy_sign(exponential.minus_1 * r, x), exponential.e * (twice * twice)};
+    const N value = M::copy_sign(exponential.minus_1 * r, x);
+    if constexpr (M::kLookup) {
+      return {value, piecewise_or<M, TanhDensity, tanh_density<M>>(M::abs(x))};
+    } else {
+      const N twice = r + r;
+      return {value, exponential.e * (twice * twice)};
+    }
   }
   NORMACT_HD static N slope_from_output(N y, const ActivationScalars<N>&) {
     return M::multiply_add(-y, y, M::constant(1));

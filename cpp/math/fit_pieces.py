@@ -40,6 +40,16 @@ def logistic_slope(t: mp.mpf) -> mp.mpf:
     return logistic(t) - t * logistic(t) * logistic(-t)
 
 
+def logistic_density(t: mp.mpf) -> mp.mpf:
+    """The slope of S at t and at -t."""
+    return logistic(t) * logistic(-t)
+
+
+def tanh_density(z: mp.mpf) -> mp.mpf:
+    """The slope of tanh at z and at -z."""
+    return 4 * logistic_density(2 * z)
+
+
 def tanh_argument(z: mp.mpf) -> tuple[mp.mpf, mp.mpf]:
     """2 u and its derivative, u = sqrt(2 / pi) (z + 0.044715 z^3)."""
     a = 2 * mp.sqrt(2 / mp.pi)
@@ -69,8 +79,9 @@ class Function(NamedTuple):
     zero: float | None = None
 
 
-# The widths are the least with which x F(x) has the slope 1, rounded, where the pieces end.
-NORMAL, TANH, LOGISTIC = mp.mpf(49) / 256, mp.mpf(45) / 256, mp.mpf(5) / 8
+# The widths are the least with which x F(x) has the slope 1, rounded, where the pieces end. The densities go on beyond
+# them; their width saves a degree.
+NORMAL, TANH, LOGISTIC, DENSITY = mp.mpf(49) / 256, mp.mpf(45) / 256, mp.mpf(5) / 8, mp.mpf(1) / 2
 FUNCTIONS = [
     Function("NormalLower", "Phi(-z)", normal_lower, NORMAL, {11: 5, 24: 6}),
     Function("NormalSlope", "Phi(-z) - z phi(z)", normal_slope, NORMAL, {11: 5, 24: 6}, 0.7517916),
@@ -78,6 +89,8 @@ FUNCTIONS = [
     Function("TanhSlope", "S(-2 u) - z 2 u' S(-2 u) S(2 u)", tanh_slope, TANH, {11: 5, 24: 7}, 0.7524614),
     Function("LogisticLower", "S(-z)", logistic, LOGISTIC, {11: 4, 24: 6}),
     Function("LogisticSlope", "S(-z) - z S(-z) S(z)", logistic_slope, LOGISTIC, {11: 5, 24: 6}, 1.2784645),
+    Function("LogisticDensity", "S(-z) S(z)", logistic_density, DENSITY, {11: 4, 24: 6}),
+    Function("TanhDensity", "4 S(-2z) S(2z)", tanh_density, DENSITY / 2, {11: 4, 24: 6}),
 ]
 
 
@@ -129,8 +142,8 @@ constexpr int kPieces = 32;
 
 
 def row(numbers: list[str]) -> str:
-    """In braces, on lines of eight."""
-    lines = [", ".join(numbers[i : i + 8]) for i in range(0, PIECES, 8)]
+    """In braces, on lines of sixteen."""
+    lines = [", ".join(numbers[i : i + 16]) for i in range(0, PIECES, 16)]
     return "    {" + ",\n     ".join(lines) + "}"
 
 

@@ -187,6 +187,23 @@ NORMACT_HD Tails<M> logistic_tails(typename M::Number e) {
   return {e * upper, upper};
 }
 
+/// S(-z) and S(-z) S(z), S the logistic function, for 0 <= z <= 2 exp_reach.
+template <class M>
+NORMACT_HD typename M::Number logistic_lower(typename M::Number z) {
+  return logistic_tails<M>(exp_minus<M>(z)).lower;
+}
+template <class M>
+NORMACT_HD typename M::Number logistic_density(typename M::Number z) {
+  const Tails<M> tails = logistic_tails<M>(exp_minus<M>(z));
+  return tails.lower * tails.upper;
+}
+
+/// The slope of tanh, for z <= exp_reach.
+template <class M>
+NORMACT_HD typename M::Number tanh_density(typename M::Number z) {
+  return M::constant(4) * logistic_density<M>(z + z);
+}
+
 /// Of a distribution function F at -z, z >= 0: lower = F(-z), slope = F(-z) - z F'(-z), that of x F(x).
 template <class M>
 struct DistributionTail {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// x F(x) for a distribution function F, by looking polynomials up instead of computing an exponential and a quotient:
-// half the operations, where a processor holds tables in registers. A policy M with kLookup offers
+// F(x) and x F(x) for a distribution function F, by looking polynomials up instead of computing an exponential and a
+// quotient: half the operations, where a processor holds tables in registers. A policy M with kLookup offers
 //
 //   nearest_word(a, b)   a * b + c for a c that leaves the integer nearest to a * b in the low bits, |a * b| < 2^20
 //   nearest_of(word)     that integer as a Number
@@ -32,6 +32,15 @@ NORMACT_HD typename M::Number piecewise(typename M::Number z) {
   } else {
     return looked_up_polynomial<M>(F::k24, word, offset);
   }
+}
+
+/// f(z) of a function f that falls towards 0, z >= 0: F in pieces; beyond them kBeyond of at most exp_reach, which is
+/// computed if any lane needs it and taken by those alone, so that a result never depends on its neighbours.
+template <class M, class F, typename M::Number (*kBeyond)(typename M::Number)>
+NORMACT_HD typename M::Number piecewise_or(typename M::Number z) {
+  const auto end = M::constant(F::kReach);
+  const auto near = piecewise<M, F>(M::minimum(z, end));
+  return M::any_below(end, z) ? M::select(end < z, kBeyond(M::minimum(z, exp_reach<M>())), near) : near;
 }
 
 /// |x|, at most reach.

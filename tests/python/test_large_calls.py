@@ -101,3 +101,31 @@ def test_batch_norm_in_parts(device: Device, in_place: bool, layout: Any, planes
     for i, (y_alone, dx_alone) in zip(some, expected, strict=True):
         same_bits(device, y, y_alone, i.start, "y")
         same_bits(device, dx, dx_alone, i.start, "dx")
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("samples", [2, 100])
+@pytest.mark.parametrize("layout", [LAYOUTS["contiguous"], LAYOUTS["every_second_column"], channels_last])
+@pytest.mark.parametrize(("activation", "source"), [("relu", "y"), ("relu", "mask"), ("sigmoid", "y")])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_batch_norm_is_asked_for(
+    device: Device, dtype: str, activation: str, source: str, layout: Any, samples: int
+) -> None:
+    """With daddend, where both passes may meet, the other gradients have the bits that they have without."""
+    problem = Problem("batch_norm", (samples, CHANNELS, 61, 61), dtype)
+    given = arrays(device, problem, layout, layout)
+    parameters = {"weight": given.weight, "bias": given.bias}
+    options: Any = {**parameters, "training": True, "activation": activation, "return_stats": True}
+    y, mean, rstd, mask = normact.batch_norm(given.x, **options, return_mask=source == "mask")
+    slopes = {source: y if source == "y" else mask}
+    more: Any = {"mean": mean, "rstd": rstd, "activation": activation, **slopes}
+    alone, together = (
+        normact.batch_norm_backward(given.dy, given.x, **parameters, **more, return_daddend=wanted)
+        for wanted in (False, True)
+    )
+    assert alone.daddend is None
+    for name in ("dx", "dweight", "dbias"):
+        mine, want = getattr(together, name), getattr(alone, name)
+        assert np.array_equal(device.bits(mine), device.bits(want)), name
+    slope = device.values(y) > 0 if activation == "relu" else device.values(y) * (1 - device.values(y))
+    np.testing.assert_allclose(device.values(together.daddend), slope * device.values(given.dy), rtol=2**-7)
