@@ -252,11 +252,10 @@ class PlaneGradients {
     N* const dh = place_of_dh(sample, channel, places);
     if (!finds_) make(f, x, sample, channel, places, dh);
     use(static_cast<const N*>(dh), x);
-    if (leaves_ && !leaves_directly()) leave(sample, channel, places, dh);
+    if (leaves_ && dh == g_) leave(sample, channel, places, dh);
   }
 
  private:
-  NORMACT_SIMD bool leaves_directly() const { return std::is_same_v<T, N> && daddend_.direct(); }
   NORMACT_SIMD N* place_of_dh(int64_t sample, int64_t channel, Range places) {
     if (kept_) return kept_ + (channel - first_) * p_.geometry.places + places.begin;
     if constexpr (std::is_same_v<T, N>) {

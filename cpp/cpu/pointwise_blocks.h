@@ -23,6 +23,7 @@ struct Block {
   const uint8_t* mask;
   int64_t mask_bit;  // which bit of the mask belongs to the first element
   bool streams;      // outputs go past the caches, and begin where a vector does
+  bool asks;         // what is read lies in the tensors and comes from memory
 };
 
 template <class T>
@@ -75,37 +76,22 @@ NORMACT_SIMD void store_gradient(const Block<T>& b, T* target, Accumulator<T>* s
   if (sums) store_beside<T>(sums + j, load_beside<T>(sums + j) + value);
 }
 
-/// Whether results are copies, but for biases and sums.
-template <class T, template <class> class Act>
-constexpr bool kCopies = std::is_same_v<Act<GroupMath<T>>, Identity<GroupMath<T>>>;
+template <template <class> class Act, template <class> class... Kinds>
+constexpr bool kIsOneOf = (std::is_same_v<Act<GroupMath<float>>, Kinds<GroupMath<float>>> || ...);
 
-/// A loop, as memcpy() of some 100 KiB takes twice as long where it is the processor's string instruction.
+/// Whether results are copies, but for biases and sums.
+template <template <class> class Act>
+constexpr bool kCopies = kIsOneOf<Act, Identity>;
+
 template <class T>
 NORMACT_SIMD void copy_block(const T* from, const Block<T>& b) {
-  constexpr int kStep = kVectorBytes / int{sizeof(T)};
-  static_assert(kGroup<T> % kStep == 0);
   if (b.streams) return stream<T>(from, b.out, b.count);
-  if (from == b.out) return;
-  for (int64_t j = 0; j < b.count; j += kStep) store_raw(b.out + j, load_raw<IntVec>(from + j, All{}), All{});
+  if (from != b.out) __builtin_memcpy(b.out, from, size_t(b.count) * sizeof(T));
 }
 
 /// Kinds of few operations; the others take tens.
 template <template <class> class Act>
-constexpr bool kShort = false;
-template <>
-inline constexpr bool kShort<Identity> = true;
-template <>
-inline constexpr bool kShort<Relu> = true;
-template <>
-inline constexpr bool kShort<Relu6> = true;
-template <>
-inline constexpr bool kShort<SquaredRelu> = true;
-template <>
-inline constexpr bool kShort<LeakyRelu> = true;
-template <>
-inline constexpr bool kShort<Hardswish> = true;
-template <>
-inline constexpr bool kShort<Hardsigmoid> = true;
+constexpr bool kShort = kIsOneOf<Act, Identity, Relu, Relu6, SquaredRelu, LeakyRelu, Hardswish, Hardsigmoid>;
 
 /// Long loops over 16 bits compute all the time; short ones over two arrays of 32 bits and more are looked ahead in.
 template <class T, bool kIsShort>
@@ -128,23 +114,23 @@ template <class T, template <class> class Act>
 void forward_block(const Block<T>& block, const BlockScalars<T>& scalars) {
   const auto s = group_scalars<T>(scalars);
   const Block<T> b = block;
-  if (kCopies<T, Act> && !b.bias) return copy_block(b.x, b);
+  if (kCopies<Act> && !b.bias) return copy_block(b.x, b);
   const auto group = [&](int64_t j) __attribute__((always_inline)) {
     store_output(b.out + j, Act<GroupMath<T>>::at(load_biased(b.x, b.bias, j), s).value, b.streams);
   };
-  for_groups<T>(b.count, b.streams && kAsksForward<T, kShort<Act>>, group, b.x);
+  for_groups<T>(b.count, b.asks && kAsksForward<T, kShort<Act>>, group, b.x);
 }
 
 template <class T, template <class> class Act>
 void backward_block(const Block<T>& block, const BlockScalars<T>& scalars) {
   const auto s = group_scalars<T>(scalars);
   const Block<T> b = block;
-  if (kCopies<T, Act> && !b.sums) return copy_block(b.dy, b);
+  if (kCopies<Act> && !b.sums) return copy_block(b.dy, b);
   const auto group = [&](int64_t j) __attribute__((always_inline)) {
     const Group<T> slope = Act<GroupMath<T>>::at(load_biased(b.x, b.bias, j), s).slope;
     store_gradient(b, b.out, b.sums, load_pair(b.dy + j) * slope, j);
   };
-  for_groups<T>(b.count, b.streams && (kAsksBackward<T, kShort<Act>> || b.sums), group, b.x, b.dy);
+  for_groups<T>(b.count, b.asks && (kAsksBackward<T, kShort<Act>> || b.sums), group, b.x, b.dy);
 }
 
 template <class T, template <class> class Act>
@@ -152,12 +138,12 @@ void backward_from_output_block(const Block<T>& block, const BlockScalars<T>& sc
   if constexpr (Act<GroupMath<T>>::kSlopeFromOutput) {
     const auto s = group_scalars<T>(scalars);
     const Block<T> b = block;
-    if (kCopies<T, Act> && !b.sums) return copy_block(b.dy, b);
+    if (kCopies<Act> && !b.sums) return copy_block(b.dy, b);
     const auto group = [&](int64_t j) __attribute__((always_inline)) {
       const Group<T> slope = Act<GroupMath<T>>::slope_from_output(load_pair(b.x + j), s);
       store_gradient(b, b.out, b.sums, load_pair(b.dy + j) * slope, j);
     };
-    for_groups<T>(b.count, b.streams && (kAsksBackward<T, true> || b.sums), group, b.x, b.dy);
+    for_groups<T>(b.count, b.asks && (kAsksBackward<T, true> || b.sums), group, b.x, b.dy);
   }
 }
 
@@ -170,7 +156,7 @@ void gated_forward_block(const Block<T>& block, const BlockScalars<T>& scalars) 
     const Group<T> gate = load_biased(b.x, b.bias, j), up = load_biased(b.up, b.up_bias, j);
     store_output(b.out + j, Gated<Act<GroupMath<T>>>::value(gate, up, s, g), b.streams);
   };
-  for_groups<T>(b.count, b.streams, group, b.x, b.up);
+  for_groups<T>(b.count, b.asks, group, b.x, b.up);
 }
 
 template <class T, template <class> class Act>
@@ -184,7 +170,7 @@ void gated_backward_block(const Block<T>& block, const BlockScalars<T>& scalars)
     store_gradient(b, b.out, b.sums, gradients.gate, j);
     store_gradient(b, b.up_out, b.up_sums, gradients.up, j);
   };
-  for_groups<T>(b.count, b.streams, group, b.dy, b.x, b.up);
+  for_groups<T>(b.count, b.asks, group, b.dy, b.x, b.up);
 }
 
 // ---- Masks: relu alone ----------------------------------------------------------------------------------------------
@@ -218,7 +204,7 @@ void backward_from_mask_block(const Block<T>& block, const BlockScalars<T>&) {
     const Group<T> slope = arranged<T>(pair(where_bits(first, one), where_bits(second, one)));
     store_gradient(b, b.out, b.sums, load_pair(b.dy + j) * slope, j);
   };
-  for_groups<T>(b.count, b.streams, group, b.dy);
+  for_groups<T>(b.count, b.asks, group, b.dy);
 }
 
 // ---- By kind --------------------------------------------------------------------------------------------------------
@@ -278,7 +264,7 @@ __attribute__((noinline)) void run_rest(BlockKernel<T> kernel, const Block<T>& b
   bring(rest.dy, b.dy), bring(rest.x, b.x), bring(rest.up, b.up);
   bring(rest.bias, b.bias), bring(rest.up_bias, b.up_bias), bring(rest.sums, b.sums), bring(rest.up_sums, b.up_sums);
   b.out = rest.out, b.up_out = rest.up_out;
-  b.streams = false;
+  b.streams = b.asks = false;
   if (block.mask) {
     const int64_t first = block.mask_bit + done, last = block.mask_bit + block.count - 1;
     __builtin_memcpy(rest.mask, block.mask + first / 8, size_t(last / 8 - first / 8 + 1));

@@ -30,7 +30,7 @@ void forward(const PointwiseForward& p, const PieceRule& rule, Range elements) {
   Biases<T> bias(p, rule, dims, p.bias, bias_buffer.data), up_bias(p, rule, dims, p.up_bias, up_bias_buffer.data);
   const BlockKernel<T> kernel = block_of<T>(p);
   const BlockScalars<T> scalars = scalars_of<T>(p);
-  const bool streams = rule.streams && y.direct();
+  const bool streams = rule.streams && y.direct(), asks = rule.streams && inputs.direct();
   for_pieces(p.geometry, rule, elements, [&](const Position& at, int64_t begin, int64_t count) {
     Block<T> block{};
     block.count = count;
@@ -40,6 +40,7 @@ void forward(const PointwiseForward& p, const PieceRule& rule, Range elements) {
     block.out = y.target(at);
     block.mask_bit = begin;
     block.streams = streams;
+    block.asks = asks;
     if (p.mask) mask_block(block, p.mask);  // first: y may be x
     run_block(kernel, block, scalars);
     y.write(at, count);
@@ -63,7 +64,8 @@ class Backward {
         up_bias_(p, rule, dims, p.up_bias, up_bias_buffer_.data),
         kernel_(block_of<T>(p)),
         scalars_(scalars_of<T>(p)),
-        streams_(rule.streams && outputs_.direct()) {}
+        streams_(rule.streams && outputs_.direct()),
+        asks_(rule.streams && inputs_.direct() && dy_.direct()) {}
 
   NORMACT_SIMD void run(Range elements, Sums<T>* sums, Sums<T>* up_sums) {
     for_pieces(p_.geometry, rule_, elements, [&](const Position& at, int64_t begin, int64_t count) {
@@ -79,6 +81,7 @@ class Backward {
       block.mask = p_.mask;
       block.mask_bit = begin;
       block.streams = streams_;
+      block.asks = asks_;
       if (sums) {
         block.sums = sums->target(begin, count);
         block.up_sums = up_sums->target(begin, count);
@@ -103,7 +106,7 @@ class Backward {
   Biases<T> bias_, up_bias_;
   BlockKernel<T> kernel_;
   BlockScalars<T> scalars_;
-  bool streams_;
+  bool streams_, asks_;
 };
 
 template <class T>
