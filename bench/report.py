@@ -29,15 +29,28 @@ and writes as many tensors as the case does.
 Record = dict
 
 
+def with_rivals(new: Record, old: Record) -> Record:
+    """A measurement, and what rivals that were not part of it took in another."""
+    contestants = dict(new["contestants"])
+    for name, found in old["contestants"].items():
+        if "us" in found and "us" not in contestants.get(name, {}) and not name.startswith("normact"):
+            contestants[name] = found
+    return {**new, "contestants": contestants}
+
+
 def newest(lines: Iterable[Record]) -> list[Record]:
-    """Of every case the last measurement, without those of forced kernels; in the order of first appearance."""
+    """Of every case the last measurement, without those of forced kernels; in the order of first appearance.
+
+    Rivals that it lacks on a GPU are taken from the last one that has them: not all can be measured in one process.
+    """
     last: dict[tuple, Record] = {}
     for line in lines:
         if line["record"] == "copy" or line["run"].get("variant", "auto") != "auto":
             continue
         key = (line["record"], line["case"], line.get("threads"))
-        if key not in last or line["run"]["date"] >= last[key]["run"]["date"]:
-            last[key] = line
+        before = last.get(key, line)
+        old, new = (before, line) if line["run"]["date"] >= before["run"]["date"] else (line, before)
+        last[key] = with_rivals(new, old) if line["record"] == "gpu" else new
     return list(last.values())
 
 

@@ -293,6 +293,21 @@ def test_report_shows_the_newest_numbers_and_every_kind(tmp_path):
     assert page.read_text() == again
 
 
+def test_a_rival_that_was_not_part_of_the_last_run_keeps_its_numbers():
+    def line(date, **us):
+        found = {name: {"us": time} for name, time in us.items()} | {"quack": {"missing": "not installed"}}
+        run = {"date": date}
+        return {"record": "gpu", "case": "silu/forward/bf16/8x8", "run": run, "contestants": found}
+
+    first, second, third = line("1", normact=9.0, torch=5.0, compile=3.0), line("2", normact=2.0, torch=4.0), line("0")
+    for order in ([first, second, third], [third, second, first]):
+        (newest,) = report.newest(order)
+        found = {name: of.get("us") for name, of in newest["contestants"].items()}
+        assert found == {"normact": 2.0, "torch": 4.0, "compile": 3.0, "quack": None}
+    cpu = [{**each, "record": "cpu"} for each in (first, second)]  # there, all is held against the same process
+    assert "compile" not in report.newest(cpu)[0]["contestants"]
+
+
 def test_plots_are_drawn_from_the_records(tmp_path):
     pytest.importorskip("matplotlib")
     results = tmp_path / "results"
