@@ -92,9 +92,11 @@ bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* 
   if (least > kChannelThreads * width) return false;
   // More than any division takes: planning large tensors is to cost nothing here.
   if (packs > 8 * kMostSlabAccesses * device.multiprocessors * kChannelThreads) return false;
+  // Columns begin wide: twice that leaves half as many slabs, which may then all be there at once.
+  const int64_t wide = r.access == ChannelAccess::columns ? 2 * least : least;
+  const int64_t most = std::min(std::max(wide, kMostRowBytes / size_of(r.dtype)), kChannelThreads * width);
   Slabs best{};
-  for (int64_t channels = least; channels <= r.geometry.channels; channels *= 2) {
-    if (channels > least && channels * size_of(r.dtype) > kMostRowBytes) break;
+  for (int64_t channels = least; channels <= std::min(most, r.geometry.channels); channels *= 2) {
     if (r.geometry.channels % channels != 0 || (r.marks && !marks_rows(r, channels / width))) continue;
     if (channels * size_of(r.dtype) < kLeastRowBytes && r.geometry.channels % (2 * channels) == 0) continue;
     for (int log = 0; log <= kMostLog; ++log) {
