@@ -275,7 +275,8 @@ def gated() -> list[Case]:
 
 
 IMAGES = ((64, 256, 56, 56), (32, 96, 224, 224))  # norms of the channels of every pixel, as in ConvNeXt
-SMALL_IMAGES = ((64, 768, 14, 14), (64, 1536, 7, 7))  # its last stages: planes that are not whole packs in 16 bits
+# Its last stages, tiny and large: planes that are not whole packs in 16 bits.
+SMALL_IMAGES = ((64, 384, 14, 14), (64, 768, 7, 7), (64, 768, 14, 14), (64, 1536, 7, 7))
 
 
 FEW = ("relu", "gelu", "gelu_tanh", "silu", "bias_gelu", "swiglu")

@@ -108,6 +108,10 @@ bool forward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* pla
   return false;
 }
 
+bool forward_image(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
+  return plan_image(r, device, Direction::forward, plan);
+}
+
 bool forward_tile(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
   return plan_tile(r, device, Direction::forward, plan);
 }
@@ -231,6 +235,10 @@ bool backward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* pl
   return fits;
 }
 
+bool backward_image(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
+  return plan_image(r, device, Direction::backward, plan);
+}
+
 bool backward_tile(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
   return plan_tile(r, device, Direction::backward, plan);
 }
@@ -274,7 +282,7 @@ bool try_variant(const Variant& variant, const RowRequest& r, const DeviceInfo& 
   return variant.plan(r, device, plan) && plan->blocks <= kMaxBlocks;
 }
 
-Status plan_first_legal(const Variant (&variants)[5], const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
+Status plan_first_legal(const Variant (&variants)[6], const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
   for (const Variant& variant : variants) {
     if (r.variant != NORMACT_ROW_AUTO && r.variant != variant.id) continue;
     // A residual takes shared memory; what cannot serve with one does not serve without, so that the bits are the same.
@@ -292,20 +300,16 @@ Status plan_first_legal(const Variant (&variants)[5], const RowRequest& r, const
 }  // namespace
 
 Status plan_row_forward(const RowRequest& request, const DeviceInfo& device, RowPlan* plan) {
-  static constexpr Variant kVariants[] = {{NORMACT_ROW_WARP, forward_warp},
-                                          {NORMACT_ROW_BLOCK, forward_block},
-                                          {NORMACT_ROW_CLUSTER, forward_cluster},
-                                          {NORMACT_ROW_TILE, forward_tile},
-                                          {NORMACT_ROW_STREAM, forward_stream}};
+  static constexpr Variant kVariants[] = {{NORMACT_ROW_WARP, forward_warp},       {NORMACT_ROW_BLOCK, forward_block},
+                                          {NORMACT_ROW_CLUSTER, forward_cluster}, {NORMACT_ROW_IMAGE, forward_image},
+                                          {NORMACT_ROW_TILE, forward_tile},       {NORMACT_ROW_STREAM, forward_stream}};
   return plan_first_legal(kVariants, request, device, plan);
 }
 
 Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, RowPlan* plan) {
-  static constexpr Variant kVariants[] = {{NORMACT_ROW_WARP, backward_warp},
-                                          {NORMACT_ROW_BLOCK, backward_block},
-                                          {NORMACT_ROW_CLUSTER, backward_cluster},
-                                          {NORMACT_ROW_TILE, backward_tile},
-                                          {NORMACT_ROW_STREAM, backward_stream}};
+  static constexpr Variant kVariants[] = {
+      {NORMACT_ROW_WARP, backward_warp},   {NORMACT_ROW_BLOCK, backward_block}, {NORMACT_ROW_CLUSTER, backward_cluster},
+      {NORMACT_ROW_IMAGE, backward_image}, {NORMACT_ROW_TILE, backward_tile},   {NORMACT_ROW_STREAM, backward_stream}};
   NORMACT_TRY(plan_first_legal(kVariants, request, device, plan));
   const int64_t accumulator = accumulator_bytes(request.dtype);
   int64_t bytes = 0;

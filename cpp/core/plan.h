@@ -45,10 +45,10 @@ struct RowPlan {
   RowAccess access;
   int threads_per_row;  // in one block
   int vectors;          // packs, or runs, per thread and row, rounded up to an instantiated size
-  int rows_per_block;   // rows that a block works on at the same time; of a tile
+  int rows_per_block;   // rows that a block works on at the same time; of a tile or an image
   int lanes_a_sum;      // of a tile, backward: neighbouring lanes that share the sums of parameter gradients
   int cluster;          // blocks that share a row
-  int packs_per_block;  // of a row, within a cluster
+  int packs_per_block;  // of a row, or an image, within a cluster
   int stages;           // rows in flight a thread group (where rows come in ahead), or halves (kRowsByHalves)
   bool dense;           // runs: as in the request
   int64_t parts;        // row ranges with a row of partial parameter sums each (backward)
@@ -65,6 +65,7 @@ struct RowRequest {
   DType dtype;
   RowAccess access;
   bool dense;                // rows of all operands of x's shape follow each other without gaps
+  bool images;               // lines follow each other without gaps, in samples of whole packs
   bool residual;             // residual (forward) or dresidual (backward)
   bool activated;            // an activation, which no kernel for runs has
   bool mixed;                // tensors of 16 bits beside dtype float32, for which there are few kernels
@@ -72,6 +73,9 @@ struct RowRequest {
   normact_row_variant variant;
   int sm_margin;
 };
+
+/// Whether samples may be images (RowRequest::images), wherever they lie.
+bool may_be_images(const RowProblem& problem);
 
 Status plan_row_forward(const RowRequest& request, const DeviceInfo& device, RowPlan* plan);
 Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, RowPlan* plan);

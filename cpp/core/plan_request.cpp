@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a problem to what the planners look at.
+#include <algorithm>
 #include <initializer_list>
 
 #include "core/plan_common.h"
@@ -16,6 +17,12 @@ bool pack_aligned(const Operand& operand, const RowGeometry& g) {
   return true;
 }
 
+/// The same of the samples of rows that lie side by side.
+bool pack_aligned_samples(const Operand& operand, const RowGeometry& g) {
+  return reinterpret_cast<uintptr_t>(operand.data) % kPackBytes == 0 &&
+         (g.row_ndim == 1 || operand.row_stride[0] * size_of(operand.dtype) % kPackBytes == 0);
+}
+
 /// Whether the lines of an operand whose rows lie side by side are multiples of so many bytes, at multiples of these.
 bool lines_divide(const Operand& operand, const RowGeometry& g, int bytes) {
   if (operand.data == nullptr) return true;
@@ -29,6 +36,16 @@ bool lines_divide(const Operand& operand, const RowGeometry& g, int bytes) {
     if (g.col_shape[d] > 1 && operand.col_stride[d] * size % bytes != 0) return false;
   }
   return true;
+}
+
+/// Whether the rows of a sample and all their columns are one piece of whole packs in each of these operands.
+bool are_images(const RowProblem& problem, std::initializer_list<const Operand*> like_x) {
+  const RowGeometry& g = problem.geometry;
+  if (!may_be_images(problem)) return false;
+  const int64_t places = g.row_shape[g.row_ndim - 1];
+  return std::all_of(like_x.begin(), like_x.end(), [&](const Operand* operand) {
+    return operand->data == nullptr || (operand->col_stride[0] == places && pack_aligned_samples(*operand, g));
+  });
 }
 
 /// How operands of x's shape and parameters can be accessed.
@@ -82,10 +99,17 @@ RowRequest request_for(const RowProblem& problem, RowAccess access, bool residua
 
 }  // namespace
 
+bool may_be_images(const RowProblem& problem) {
+  const RowGeometry& g = problem.geometry;
+  return problem.adjacent && !is_mixed(problem) && g.row_ndim <= 2 && g.col_ndim == 1 &&
+         g.cols * g.row_shape[g.row_ndim - 1] * size_of(problem.dtype) % kPackBytes == 0;
+}
+
 RowRequest request_of(const RowForward& p, normact_row_variant variant, int sm_margin) {
   const RowAccess access = access_of(p, {&p.x, &p.residual, &p.y, &p.residual_out}, {&p.weight, &p.bias});
   RowRequest r = request_for(p, access, p.residual.data != nullptr, variant, sm_margin);
   r.dense = rows_are_dense(p.geometry, {&p.x, &p.residual, &p.y, &p.residual_out});
+  r.images = are_images(p, {&p.x, &p.residual, &p.y, &p.residual_out});
   return r;
 }
 
@@ -93,6 +117,7 @@ RowRequest request_of(const RowBackward& p, normact_row_variant variant, int sm_
   const RowAccess access = access_of(p, {&p.x, &p.dy, &p.dresidual, &p.dx, &p.daddend}, {&p.weight, &p.bias});
   RowRequest r = request_for(p, access, p.dresidual.data != nullptr, variant, sm_margin);
   r.dense = rows_are_dense(p.geometry, {&p.x, &p.dy, &p.dresidual, &p.dx});
+  r.images = are_images(p, {&p.x, &p.dy, &p.dresidual, &p.dx});
   r.parameter_gradients = p.dweight.data != nullptr || p.dbias.data != nullptr;
   return r;
 }

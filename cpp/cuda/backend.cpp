@@ -23,19 +23,24 @@ Status largest_workspace(const RowBackward& problem, const Launch& launch, size_
   bool legal = false;  // a forced variant may be legal for some layouts only; the call itself decides
   const bool mixed = is_mixed(problem);
   const bool whole_packs = problem.geometry.cols * size_of(problem.io_dtype) % 16 == 0;
-  // All lines are planned alike.
+  const auto plan_access = [&](RowAccess access, bool images) {
+    RowPlan plan;
+    request.access = access;
+    request.images = images;
+    status = plan_row_backward(request, *device, &plan);
+    if (!status.ok()) return;
+    legal = true;
+    *bytes = std::max(*bytes, plan.workspace_bytes);
+  };
+  // All lines are planned alike, but for images.
   for (const RowAccess access : {RowAccess::packs, RowAccess::runs, RowAccess::lines, RowAccess::strided}) {
     if (access == RowAccess::packs && !whole_packs) continue;
     const bool in_order = access == RowAccess::packs || access == RowAccess::runs;
     const bool in_lines = access == RowAccess::lines;
     if (mixed && access != RowAccess::packs && access != RowAccess::strided) continue;
     if (in_order ? !problem.contiguous : !mixed && problem.adjacent != in_lines) continue;
-    RowPlan plan;
-    request.access = access;
-    status = plan_row_backward(request, *device, &plan);
-    if (!status.ok()) continue;
-    legal = true;
-    *bytes = std::max(*bytes, plan.workspace_bytes);
+    plan_access(access, false);
+    if (in_lines && may_be_images(problem)) plan_access(access, true);
   }
   return legal ? Status() : status;
 }

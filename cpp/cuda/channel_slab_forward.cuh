@@ -6,10 +6,27 @@
 
 namespace normact::cuda {
 
-/// y of the thread's packs, once the results of groups are there.
+/// The next packs of an addend, which are on their way while those before them are used: loads do not pass the stores
+/// before them.
+template <class T>
+struct SlabAddend {
+  static constexpr int kTogether = 4;
+  Pack<T> pack[kTogether];
+
+  /// The thread's packs from `begin` on.
+  __device__ __forceinline__ void fetch(const ChannelView& addend, const SlabShare<T>& share, int begin) {
+    const T* const from = static_cast<const T*>(addend.data) + share.offset;
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (begin + i < share.count) pack[i] = load_pack(from + (begin + i) * share.step());
+    }
+  }
+};
+
+/// y of the thread's packs, once the results of groups are there. The first packs of an addend have been asked for.
 template <class T, class Act, class A = Accumulator<T>>
 __device__ __forceinline__ void write_slab(const ForwardProblem<A>& p, const SlabShare<T>& share,
-                                           const SlabMemory<T, NumberPair<A>>& memory) {
+                                           const SlabMemory<T, NumberPair<A>>& memory, SlabAddend<T>& next) {
   constexpr int kWidth = kPackSize<T>;
   A mean[kWidth], scale[kWidth], bias[kWidth];
 #pragma unroll
@@ -21,17 +38,11 @@ __device__ __forceinline__ void write_slab(const ForwardProblem<A>& p, const Sla
     bias[j] = own.second;
   }
   const auto write = [&](auto adds, auto marks) {
-    constexpr int kTogether = adds ? 8 : 4;  // loads do not pass the stores before them
+    constexpr int kTogether = SlabAddend<T>::kTogether;
 #pragma unroll 1
     for (int begin = 0; begin < share.count; begin += kTogether) {
-      Pack<T> addend[kTogether];
-      if constexpr (adds) {
-        const T* const from = static_cast<const T*>(p.addend.data) + share.offset;
-#pragma unroll
-        for (int i = 0; i < kTogether; ++i) {
-          if (begin + i < share.count) addend[i] = load_pack(from + (begin + i) * share.step());
-        }
-      }
+      const SlabAddend<T> addend = next;
+      if constexpr (adds) next.fetch(p.addend, share, begin + kTogether);
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         const int k = begin + i;
@@ -42,7 +53,7 @@ __device__ __forceinline__ void write_slab(const ForwardProblem<A>& p, const Sla
         for (int j = 0; j < kWidth; ++j) h[j] = channel_affine(h[j], mean[j], scale[j], bias[j]);
         if constexpr (adds) {
           A value[kWidth];
-          unpack(addend[i], value);
+          unpack(addend.pack[i], value);
 #pragma unroll
           for (int j = 0; j < kWidth; ++j) h[j] += value[j];
         }
@@ -93,9 +104,8 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
   const A elements = static_cast<A>(share.rows_of(share.rank)) * static_cast<A>(s.by_group.size);
   const A reciprocal = quick_reciprocal(elements);
   NumberPair<A>* const own = memory.entries + share.rank * s.channels;
-  const auto is_far = [&](const NumberPair<A>& moments, A centre) {
-    const A apart = moments.first - centre;
-    return elements * apart * apart > A(4) * moments.second;  // not of NaN
+  const auto were_far = [&](const NumberPair<A>& moments, A centre) {
+    return is_far(Moments<A>{moments.first, moments.second, elements}, centre);
   };
   for (bool first = true;; first = false) {
     A centre[kWidth], sum[kWidth] = {}, square[kWidth] = {};
@@ -120,16 +130,18 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
       const A about = memory.results[group].first - memory.results[group].second;
       const Moments<A> m = moments_about(about, total[0], total[1], elements, reciprocal);
       const NumberPair<A> found{m.mean, m.m2 < A(0) ? A(0) : m.m2};  // max() would lose NaN
-      far = far || is_far(found, about);
+      far = far || were_far(found, about);
       if (lane == 0) own[group] = found;
     });
     if (!__syncthreads_or(first && far)) break;
     for (int group = threadIdx.x; group < s.groups; group += kChannelThreads) {
       NumberPair<A>& of = memory.results[group];
-      if (is_far(own[group], of.first - of.second)) of.first = own[group].first + of.second;
+      if (were_far(own[group], of.first - of.second)) of.first = own[group].first + of.second;
     }
     __syncthreads();
   }
+  SlabAddend<T> addend;
+  if (p.addend.data != nullptr) addend.fetch(p.addend, share, 0);
   exchange_entries(s, memory, share.rank, s.groups);
   for (int group = threadIdx.x; group < s.groups; group += kChannelThreads) {
     const NumberPair<A> of = memory.entries[group];
@@ -152,7 +164,7 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
     if (set == 0) count_batch(p.running);
   }
   __syncthreads();
-  write_slab<T, Act>(p, share, memory);
+  write_slab<T, Act>(p, share, memory, addend);
 }
 
 }  // namespace normact::cuda

@@ -43,11 +43,6 @@ __device__ __forceinline__ void update_running(const RunningStatistics& running,
   to_variance = updated_running(to_variance, variance, share);
 }
 
-template <class A>
-__device__ __forceinline__ A finite_or_zero(A value) {
-  return value - value == A(0) ? value : A(0);
-}
-
 /// Which elements of h pass ReLU.
 template <class T, class A, int kWidth>
 __device__ __forceinline__ unsigned relu_bits(const A (&h)[kWidth], const ForwardProblem<A>& p) {

@@ -9,10 +9,6 @@
 
 namespace normact::cuda {
 
-/// 1 / value to within two units in the last place, for numbers between 2^-100 and 2^100.
-__device__ __forceinline__ float quick_reciprocal(float value) { return __fdividef(1.0f, value); }
-__device__ __forceinline__ double quick_reciprocal(double value) { return 1.0 / value; }
-
 /// Channels of an item.
 __device__ __forceinline__ int row_of(const ChannelSpace& s) { return s.tile * s.tiles_an_item; }
 
@@ -56,30 +52,6 @@ template <class A>
 __device__ __forceinline__ Moments<A> moments_of_lane(const Moments<A>& m, int offset) {
   return {__shfl_xor_sync(kFullWarp, m.mean, offset), __shfl_xor_sync(kFullWarp, m.m2, offset),
           __shfl_xor_sync(kFullWarp, m.count, offset)};
-}
-
-template <class A>
-__device__ __forceinline__ A sum_of_helpers(A value, int helpers) {
-  for (int offset = helpers / 2; offset > 0; offset >>= 1) value += __shfl_xor_sync(kFullWarp, value, offset);
-  return value;
-}
-
-/// The moments of the sets that each(visit) goes through, twice, to all helpers: the mean first, told from `pivot`,
-/// then what each has about it. One division in all.
-template <class A, class Each>
-__device__ __forceinline__ Moments<A> moments_of_sets(int helpers, A pivot, Each each) {
-  A count = A(0), shift = A(0), m2 = A(0);
-  each([&](const Moments<A>& m) {
-    count += m.count;
-    shift += m.count > A(0) ? m.count * (m.mean - pivot) : A(0);
-  });
-  for (int offset = helpers / 2; offset > 0; offset >>= 1) {
-    count += __shfl_xor_sync(kFullWarp, count, offset);
-    shift += __shfl_xor_sync(kFullWarp, shift, offset);
-  }
-  const A mean = count > A(0) ? pivot + shift * quick_reciprocal(count) : A(0);
-  each([&](const Moments<A>& m) { m2 += recentred(m, mean); });
-  return {mean, sum_of_helpers(m2, helpers), count};
 }
 
 /// The same of what each(visit) goes through by its index in the scratch memory.

@@ -8,6 +8,7 @@
 #include "cuda/launch_row.cuh"
 #include "cuda/row_backward.cuh"
 #include "cuda/row_backward_cluster.cuh"
+#include "cuda/row_backward_image.cuh"
 #include "cuda/row_backward_runs.cuh"
 #include "cuda/row_backward_tile.cuh"
 #include "cuda/row_stream_backward.cuh"
@@ -203,6 +204,17 @@ Status launch_row_tile(const RowBackward& p, const RowPlan& plan, const Launch& 
   });
 }
 
+/// The planner makes images of bare norms alone, and of no fp64.
+template <class T, NormKind kKind>
+Status launch_row_image(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
+                                        dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes, plan.cluster}
+                                .chained();
+  return launch_kernel<row_backward_image_kernel<T, kKind>>(
+      "row norm backward kernel launch", shape, launch, p, Scalars<Accumulator<T>>(p),
+      ImageSplit(p.geometry, plan, p.dtype, false), launch.workspace.data);
+}
+
 /// The planner gives activated rows no runs.
 template <class T, NormKind kKind, bool kActivated>
 Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
@@ -215,6 +227,12 @@ Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const
     if (plan.variant == NORMACT_ROW_TILE) {
       NORMACT_TRY((launch_row_tile<T, kKind, kActivated>(p, plan, launch)));
       return launch_parameter_sum<T>(p, launch.workspace.data, plan.parts, launch);
+    }
+    if constexpr (!kActivated) {
+      if (plan.variant == NORMACT_ROW_IMAGE) {
+        NORMACT_TRY((launch_row_image<T, kKind>(p, plan, launch)));
+        return launch_parameter_sum<T>(p, launch.workspace.data, plan.parts, launch);
+      }
     }
   }
   if constexpr (kActivated) {

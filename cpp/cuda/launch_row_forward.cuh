@@ -8,6 +8,7 @@
 #include "cuda/launch_row.cuh"
 #include "cuda/row_forward.cuh"
 #include "cuda/row_forward_cluster.cuh"
+#include "cuda/row_forward_image.cuh"
 #include "cuda/row_forward_runs.cuh"
 #include "cuda/row_forward_tile.cuh"
 #include "cuda/row_stream_forward.cuh"
@@ -150,6 +151,14 @@ Status launch_row_tile(const RowForward& p, const RowPlan& plan, const LaunchSha
   });
 }
 
+/// The planner makes images of bare norms alone, and of no fp64.
+template <class T, NormKind kKind>
+Status launch_row_image(const RowForward& p, const RowPlan& plan, const LaunchShape& shape, const Launch& launch) {
+  return launch_kernel<row_forward_image_kernel<T, kKind>>("row norm forward kernel launch", shape, launch, p,
+                                                           Scalars<Accumulator<T>>(p),
+                                                           ImageSplit(p.geometry, plan, p.dtype, true));
+}
+
 template <class T, class X, NormKind kKind, bool kActivated>
 Status launch_row_stream(const RowForward& p, const RowPlan& plan, const LaunchShape& shape, const Launch& launch) {
   const char* name = "row norm forward kernel launch";
@@ -175,6 +184,9 @@ Status launch_row_forward_kind(const RowForward& p, const RowPlan& plan, const L
   if (plan.variant == NORMACT_ROW_CLUSTER) return launch_row_cluster<T, kKind, kActivated>(p, plan, shape, launch);
   if constexpr (sizeof(T) < 8) {
     if (plan.variant == NORMACT_ROW_TILE) return launch_row_tile<T, kKind, kActivated>(p, plan, shape, launch);
+    if constexpr (!kActivated) {
+      if (plan.variant == NORMACT_ROW_IMAGE) return launch_row_image<T, kKind>(p, plan, shape, launch);
+    }
   }
   if constexpr (!kActivated) {
     if (!packs) return launch_row_runs<T, kKind>(p, plan, launch);

@@ -120,6 +120,15 @@ __device__ __forceinline__ float rough_reciprocal(float value) {
 }
 __device__ __forceinline__ double rough_reciprocal(double value) { return 1 / value; }
 
+/// 1 / value to within two units in the last place, for numbers between 2^-100 and 2^100.
+__device__ __forceinline__ float quick_reciprocal(float value) { return __fdividef(1.0f, value); }
+__device__ __forceinline__ double quick_reciprocal(double value) { return 1.0 / value; }
+
+template <class A>
+__device__ __forceinline__ A finite_or_zero(A value) {
+  return value - value == A(0) ? value : A(0);
+}
+
 /// 1 / sqrt(value): the hardware's estimate (2^-22.9) and one Newton step, within one ulp for less than half the
 /// instructions of a division by a square root. Zero gives infinity, as it must.
 __device__ __forceinline__ float reciprocal_sqrt(float value) {

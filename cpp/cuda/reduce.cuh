@@ -37,6 +37,31 @@ __device__ __forceinline__ A warp_sum(A value) {
   return lane_sum<kWarp>(value);
 }
 
+/// Sum over groups of so many neighbours (a power of two up to 32); the whole warp takes part.
+template <class A>
+__device__ __forceinline__ A sum_of_helpers(A value, int helpers) {
+  for (int offset = helpers / 2; offset > 0; offset >>= 1) value += __shfl_xor_sync(kFullWarp, value, offset);
+  return value;
+}
+
+/// The moments of the sets that each(visit) goes through, twice, to all helpers: the mean first, told from `pivot`,
+/// then what each has about it. One division in all.
+template <class A, class Each>
+__device__ __forceinline__ Moments<A> moments_of_sets(int helpers, A pivot, Each each) {
+  A count = A(0), shift = A(0), m2 = A(0);
+  each([&](const Moments<A>& m) {
+    count += m.count;
+    shift += m.count > A(0) ? m.count * (m.mean - pivot) : A(0);
+  });
+  for (int offset = helpers / 2; offset > 0; offset >>= 1) {
+    count += __shfl_xor_sync(kFullWarp, count, offset);
+    shift += __shfl_xor_sync(kFullWarp, shift, offset);
+  }
+  const A mean = count > A(0) ? pivot + shift * quick_reciprocal(count) : A(0);
+  each([&](const Moments<A>& m) { m2 += recentred(m, mean); });
+  return {mean, sum_of_helpers(m2, helpers), count};
+}
+
 /// A barrier among `threads` (a multiple of 32) threads that call it with the same id in 1..15; id 0 is the block's.
 __device__ __forceinline__ void group_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "cuda/parameter_sum.cuh"
+#include "cuda/row_factors.cuh"
 #include "cuda/row_tile.cuh"
 #include "cuda/values.cuh"
 #include "math/normalize.h"
@@ -218,35 +219,6 @@ __device__ __forceinline__ void reduce_columns(int column, bool valid, const Pro
   if (gradients) parameter_sums.add(column, thread.groups, valid, more);
 }
 
-/// What input_gradient() needs of a thread's rows. c2 is that of x - mean instead of xhat. In 16 bits it is that of x,
-/// and c1 takes in -mean * c2: an operation less for each element. That loses 2^-24 of mean * c2, and where a mean is
-/// more than some thousand deviations, x of 16 bits hardly has any, and c2 is next to 0.
-template <class T>
-struct TileFactors {
-  using A = Accumulator<T>;
-  static constexpr int kSize = kPackSize<T>;
-  static constexpr bool kOfCentred = sizeof(T) != 2;
-  A rstd[kSize], c1[kSize], c2[kSize];
-
-  template <class Statistics, int kSums>
-  __device__ __forceinline__ void find(const Statistics& rows, A reciprocal_cols, const A (&sum)[kSums][kSize]) {
-    rows.get_rstd(rstd);
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      c2[j] = sum[0][j] * reciprocal_cols * rstd[j] * rstd[j];
-      c1[j] = kSums > 1 ? sum[kSums - 1][j] * reciprocal_cols * rstd[j] : A(0);
-    }
-    if constexpr (!kOfCentred) {
-      A shift[kSize];
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) shift[j] = A(0);
-      rows.centre(shift);  // -mean
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) c1[j] += shift[j] * c2[j];
-    }
-  }
-};
-
 /// The second pass: dx of the thread's columns. As soon as packs of x and dy have been used, what the next tile has in
 /// their place is on its way. sum: as from reduce_columns, of all groups; `sums` is where they can be read again.
 template <class T, NormKind kKind, int kStep, class Problem, class Statistics, int kSums, class A = Accumulator<T>>
@@ -259,7 +231,7 @@ __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<
   constexpr bool kLayer = kKind == NormKind::layer;
   constexpr bool kActivated = !std::is_same_v<Problem, RowBackward>;
   const RowGeometry& g = p.geometry;
-  TileFactors<T> factors;
+  RowFactors<T> factors;
   if constexpr (!kActivated) factors.find(rows, scalars.reciprocal_cols, sum);
   with_flat(split, [&](auto flat) {
     TileColumns<flat> columns(split, thread), reads(split, thread);
@@ -285,8 +257,8 @@ __device__ __forceinline__ void write_gradients(const Problem& p, const Scalars<
         const int at = column + i * thread.groups;
         const SharedAddress x_slot = thread.slot(x_tile, at), dy_slot = thread.slot(dy_tile, at);
         A value[kSize], gradient[kSize], more[kSize];
-        of[i].template unpack_into<TileFactors<T>::kOfCentred>(value, gradient, p, x_slot, dy_slot, rows,
-                                                               parameters.biases[at]);
+        of[i].template unpack_into<RowFactors<T>::kOfCentred>(value, gradient, p, x_slot, dy_slot, rows,
+                                                              parameters.biases[at]);
         if constexpr (kActivated) {  // again: the call takes the registers
           load_shared_values(sums, sum[0]);
           if constexpr (kLayer) load_shared_values(sums + split.lanes * kSize, sum[kLayer]);

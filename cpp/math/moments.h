@@ -32,6 +32,13 @@ NORMACT_HD Moments<N> moments_about(N centre, N deviations, N squares, N count, 
   return {centre + shift, squares - deviations * shift, count};
 }
 
+/// Whether that has lost digits to a centre more than two standard deviations from the mean. Not of NaN.
+template <class N>
+NORMACT_HD bool is_far(const Moments<N>& a, N centre) {
+  const N apart = a.mean - centre;
+  return a.count * apart * apart > N(4) * a.m2;
+}
+
 /// Brings the sums of `count` deviations from a centre, and of their squares, to one that lies `apart` below it.
 template <class N>
 NORMACT_HD void move_centre(N count, N apart, N* deviations, N* squares) {

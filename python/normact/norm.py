@@ -253,7 +253,7 @@ def row_variant(name: str) -> Iterator[None]:
 
     Parameters
     ----------
-    name : {"auto", "warp", "block", "cluster", "tile", "stream"}
+    name : {"auto", "warp", "block", "cluster", "image", "tile", "stream"}
         A kernel that cannot serve a problem makes the call raise NotImplementedError; it is never replaced silently.
 
     Examples

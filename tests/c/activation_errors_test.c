@@ -117,7 +117,7 @@ static void test_exec(void) {
        "exec->row_variant is 2, which names a row kernel, but activations have none; expected NORMACT_ROW_AUTO",
        c.exec.row_variant = NORMACT_ROW_BLOCK);
   CASE(gated_backward, NOT_SUPPORTED,
-       "exec->row_variant is 5, which names a row kernel, but activations have none; expected NORMACT_ROW_AUTO",
+       "exec->row_variant is 6, which names a row kernel, but activations have none; expected NORMACT_ROW_AUTO",
        c.exec.row_variant = NORMACT_ROW_STREAM);
   setup(1);
   size_t bytes = 77;

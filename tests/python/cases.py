@@ -46,7 +46,7 @@ MIDDLE_COLS = (513, 768, 1000, 1024, 2047, 4096, 4097)
 LARGE_COLS = (8192, 12289, 16384, 65536)
 HUGE_COLS = (131073, 1 << 20)
 
-ROW_VARIANTS = ("auto", "warp", "block", "cluster", "tile", "stream")
+ROW_VARIANTS = ("auto", "warp", "block", "cluster", "image", "tile", "stream")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import normact
+import reference
 import tolerance
 from activation_cases import Kind
 from cases import DTYPES, ROW_VARIANTS, Problem, expected_backward, expected_forward, inputs
@@ -66,7 +67,7 @@ def test_forced_variants(device: Device, kind: str, dtype: str, parameter_dtype:
             done |= check_variants(device, problem, layout)
     done |= check_side_by_side(device, kind, dtype, parameter_dtype)
     idle = set(ROW_VARIANTS) - {variant for variant, direction in done if direction == "forward"}
-    allowed = {"tile"} if dtype == "float64" else set()
+    allowed = {"image", "tile"} if dtype == "float64" else set()
     assert idle <= (allowed | {"cluster"} if _capability() < (9, 0) else allowed), f"took no problem: {idle}"
 
 
@@ -110,6 +111,11 @@ def check_side_by_side(device: Device, kind: str, dtype: str, parameter_dtype: s
         problem = Problem(kind, shape, dtype, parameter_dtype, residual=shape[0] == 2, axes=(1,))
         done |= check_variants(device, problem, "contiguous")
         done |= check_variants(device, problem, "offset_by_one")
+    # Images: of a block and of clusters, bands of several lines and of one, more rows than threads, the last block with
+    # fewer bands.
+    for shape in ((5, 64, 49), (2, 720, 49), (2, 768, 196), (1, 16, 2044), (3, 500, 121), (2, 1536, 7, 7)):
+        problem = Problem(kind, shape, dtype, parameter_dtype, residual=shape[0] == 2, axes=(1,))
+        done |= check_variants(device, problem, "contiguous")
     two = Problem(kind, (3, 10, 5, 16), dtype, parameter_dtype, residual=True, axes=(0, 2))
     return done | check_variants(device, two, "contiguous")
 
@@ -134,6 +140,35 @@ def test_many_rows_side_by_side(device: Device, kind: str, dtype: str, pixels: i
     for residual in (False, True):
         problem = Problem(kind, (60, 24, pixels), dtype, "float32", residual=residual, axes=(1,))
         assert ("tile", "backward") in check_variants(device, problem, "contiguous")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_many_images(device: Device, kind: str, dtype: str) -> None:
+    """Several images for a cluster, whose copies and statistics come in ahead."""
+    for shape in ((700, 64, 49), (300, 768, 49), (150, 384, 196)):
+        for residual in (False, True):
+            problem = Problem(kind, shape, dtype, "float32", residual=residual, axes=(1,))
+            with normact.row_variant("image"):
+                check_forward(device, problem)
+                check_backward(device, problem)
+
+
+def test_images_whose_sums_begin_far_from_the_mean(device: Device) -> None:
+    """The columns that tell about where a mean may be are outliers, infinite, or all the same."""
+    normal = np.random.default_rng(1).standard_normal((3, 64, 49))
+    far, infinite, constant = normal.copy(), normal.copy(), np.full_like(normal, 9999.9)
+    far[:, ::8] += 1000.0
+    infinite[:, 0, ::2] = np.inf
+    for x, atol in ((far, 1e-5), (infinite, 1e-5), (constant, 1e-9), (normal + 1e4, 2e-3)):
+        rows = device.values(device.array(x, "float32")).swapaxes(1, 2).reshape(-1, 64)
+        with np.errstate(invalid="ignore"):
+            want = reference.layer_norm(rows)
+        with normact.row_variant("image"):
+            y, _, mean, rstd = normact.layer_norm(device.array(x, "float32"), axis=1, return_stats=True)
+        found = device.values(y).swapaxes(1, 2).reshape(-1, 64)
+        np.testing.assert_allclose(found, want.y, rtol=1e-5, atol=atol)
+        np.testing.assert_allclose(device.values(mean).ravel(), want.mean, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(device.values(rstd).ravel(), want.rstd, rtol=1e-5)
 
 
 def test_unknown_variant_is_refused() -> None:

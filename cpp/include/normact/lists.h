@@ -52,7 +52,8 @@
   X(WARP, 1, "warp")                \
   X(BLOCK, 2, "block")              \
   X(CLUSTER, 3, "cluster")          \
-  X(TILE, 4, "tile")                \
-  X(STREAM, 5, "stream")
+  X(IMAGE, 4, "image")              \
+  X(TILE, 5, "tile")                \
+  X(STREAM, 6, "stream")
 
 #endif /* NORMACT_LISTS_H_ */

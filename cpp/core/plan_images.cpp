@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans for images (cuda/row_image.cuh): rows side by side in lines that are not whole packs, in samples that are.
+#include <algorithm>
+#include <numeric>
+
+#include "core/image_layout.h"
+#include "core/plan_common.h"
+
+namespace normact {
+namespace {
+
+// What a block keeps at most where there may be more of them; smaller parts cost more beside their packs.
+constexpr int64_t kPartBytes = 80 << 10;
+constexpr int kMostLog = 3;
+
+}  // namespace
+
+bool plan_image(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan) {
+  const RowGeometry& g = r.geometry;
+  if (!r.images || r.activated || r.dtype == DType::f64 || g.rows > kMaxDivisibleRows) return false;
+  // Lines of whole packs are tiles' business, unless asked for.
+  if (r.variant == NORMACT_ROW_AUTO && r.access == RowAccess::packed_lines) return false;
+  const bool forward = direction == Direction::forward;
+  const int64_t places = g.row_shape[g.row_ndim - 1], kept = (forward ? 1 : 2) * g.cols * places * size_of(r.dtype);
+  const int64_t band_packs = places / std::gcd<int64_t>(places, pack_size(r));
+  // A pack has elements of two lines at most.
+  if (places < pack_size(r) || band_packs > image_threads(forward, false)) return false;
+  // Of clusters of four and more, not as many run at once as there are multiprocessors for: clusters of two whose
+  // blocks have one for themselves come before them. Backward of 64 images in bf16 (H200, us): 64x1536x7x7 by two
+  // alone 22.9, by four 31.7; 64x768x14x14, too large for two, by four alone 65.8, by eight 54.1.
+  struct Division {
+    int log;  // of the blocks of a cluster
+    bool alone;
+  };
+  const bool clusters = device.active_clusters[0] > 0;
+  for (const Division of : {Division{0, false}, {1, false}, {1, true}, {2, false}, {3, false}, {2, true}, {3, true}}) {
+    const Division by = clusters ? of : Division{0, of.alone};
+    const int cluster = 1 << by.log;
+    const int64_t room = by.alone ? device.shared_memory_block : (device.shared_memory_block - 1024) / 2;
+    if ((clusters && device.active_clusters[by.log] < 1) || kept > room << by.log) continue;
+    if (!by.alone && kept > kPartBytes << by.log) continue;
+    const ImageLayout layout = image_layout(static_cast<int>(g.cols), static_cast<int>(places), r.dtype, cluster,
+                                            image_threads(forward, by.alone), forward);
+    // Every block has a part; a thread of the backward has the parameter gradients of one column.
+    if (ceil_div(layout.bands, layout.bands_a_block) != cluster || layout.shared_bytes > room) continue;
+    if (!forward && layout.cols_a_block() > layout.threads) continue;
+    plan->cluster = cluster;
+    plan->threads = layout.threads;
+    plan->threads_per_row = layout.lines;
+    plan->rows_per_block = static_cast<int>(places);
+    plan->packs_per_block = layout.bands_a_block * layout.band_packs;
+    plan->shared_bytes = layout.shared_bytes;
+    // All have the same number of images, as far as that goes.
+    const int64_t images = g.rows / places, blocks = persistent_blocks(r, device) * (by.alone ? 1 : 2);
+    plan->parts = ceil_div(images, ceil_div(images, std::max<int64_t>(1, blocks / cluster)));
+    plan->blocks = plan->parts * cluster;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace normact

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backward of rows that lie side by side: what a thread needs of the rows of its packs.
+#pragma once
+
+#include "cuda/numeric.cuh"
+#include "math/normalize.h"
+
+namespace normact::cuda {
+
+/// What input_gradient() needs of a thread's rows. c2 is that of x - mean instead of xhat. In 16 bits it is that of x,
+/// and c1 takes in -mean * c2: an operation less for each element. That loses 2^-24 of mean * c2, and where a mean is
+/// more than some thousand deviations, x of 16 bits hardly has any, and c2 is next to 0.
+template <class T>
+struct RowFactors {
+  using A = Accumulator<T>;
+  static constexpr int kSize = kPackSize<T>;
+  static constexpr bool kOfCentred = sizeof(T) != 2;
+  A rstd[kSize], c1[kSize], c2[kSize];
+
+  template <class Statistics, int kSums>
+  __device__ __forceinline__ void find(const Statistics& rows, A reciprocal_cols, const A (&sum)[kSums][kSize]) {
+    rows.get_rstd(rstd);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      c2[j] = sum[0][j] * reciprocal_cols * rstd[j] * rstd[j];
+      c1[j] = kSums > 1 ? sum[kSums - 1][j] * reciprocal_cols * rstd[j] : A(0);
+    }
+    if constexpr (!kOfCentred && kSums > 1) {
+      A shift[kSize];
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) shift[j] = A(0);
+      rows.centre(shift);  // -mean
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) c1[j] += shift[j] * c2[j];
+    }
+  }
+};
+
+}  // namespace normact::cuda

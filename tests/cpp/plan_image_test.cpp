@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans of variant image: rows side by side whose samples, but not lines, are whole packs.
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+#include "check.h"
+#include "core/image_layout.h"
+#include "core/plan.h"
+
+using namespace normact;
+
+namespace {
+
+constexpr int kShared = 227 * 1024 - 4096;
+constexpr DeviceInfo kHopper{90, 132, kShared, {132, 66, 30, 14, 7}};
+constexpr DeviceInfo kAmpere{80, 108, 163 * 1024 - 4096, {}};
+constexpr DeviceInfo kTuring{75, 40, 64 * 1024 - 4096, {}};
+
+/// NCHW without gaps, normalised over C.
+RowRequest images(int64_t count, int64_t cols, int64_t places, DType dtype) {
+  RowRequest r{};
+  r.geometry.rows = count * places;
+  r.geometry.cols = cols;
+  r.geometry.row_ndim = 2;
+  r.geometry.col_ndim = 1;
+  r.geometry.row_shape[0] = count;
+  r.geometry.row_shape[1] = places;
+  r.geometry.col_shape[0] = cols;
+  r.kind = NormKind::layer;
+  r.dtype = dtype;
+  const int64_t line = places * size_of(dtype);
+  r.access = line % 16 == 0 ? RowAccess::packed_lines : line % 8 == 0 ? RowAccess::half_packed_lines : RowAccess::lines;
+  r.images = cols * line % 16 == 0;
+  r.parameter_gradients = true;
+  return r;
+}
+
+RowPlan plan_of(const RowRequest& r, bool forward, const DeviceInfo& device = kHopper) {
+  RowPlan plan{};
+  CHECK((forward ? plan_row_forward(r, device, &plan) : plan_row_backward(r, device, &plan)).ok());
+  return plan;
+}
+
+ImageLayout layout_of(const RowRequest& r, const RowPlan& plan, bool forward) {
+  return image_layout(static_cast<int>(r.geometry.cols), plan.rows_per_block, r.dtype, plan.cluster, plan.threads,
+                      forward);
+}
+
+TEST(images_of_convnext) {
+  struct Golden {
+    int64_t cols, places;
+    DType dtype;
+    int forward_cluster, forward_lines, backward_cluster, backward_lines;  // bands of 49 packs
+  };
+  for (const Golden& g : std::vector<Golden>{{1536, 49, DType::bf16, 2, 9, 2, 15},
+                                             {768, 49, DType::bf16, 1, 9, 2, 7},
+                                             {768, 196, DType::bf16, 2, 18, 8, 7},
+                                             {384, 196, DType::f16, 2, 9, 2, 15},
+                                             {768, 49, DType::f32, 2, 9, 2, 15}}) {
+    const RowRequest r = images(64, g.cols, g.places, g.dtype);
+    const RowPlan f = plan_of(r, true), b = plan_of(r, false);
+    for (const RowPlan& plan : {f, b}) {
+      CHECK_EQ(static_cast<int>(plan.variant), static_cast<int>(NORMACT_ROW_IMAGE));
+      CHECK_EQ(plan.rows_per_block, g.places);
+      CHECK_EQ(plan.blocks, plan.parts * plan.cluster);
+      const bool alone = plan.threads > image_threads(true, false);
+      CHECK((alone ? 1 : 2) * (plan.shared_bytes + 1024) <= kShared + 1024);
+    }
+    CHECK_EQ(f.cluster, g.forward_cluster);
+    CHECK_EQ(b.cluster, g.backward_cluster);
+    CHECK_EQ(f.threads_per_row, g.forward_lines);
+    CHECK_EQ(b.threads_per_row, g.backward_lines);
+    CHECK_EQ(f.parts, 64);  // an image each, all at once
+    CHECK_EQ(b.workspace_bytes, static_cast<size_t>(2 * b.parts * g.cols * 4));
+  }
+}
+
+TEST(every_image_is_divided_and_fits) {
+  int taken = 0;
+  for (const DeviceInfo& device : {kHopper, kAmpere, kTuring}) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      for (int64_t cols = 1; cols < 6000; cols += 1 + cols / 12) {
+        for (const int64_t places : {4, 7, 9, 25, 36, 49, 100, 121, 169, 196, 225, 361, 900, 2044}) {
+          for (const bool forward : {true, false}) {
+            const RowRequest r = images(70, cols, places, dtype);
+            const RowPlan plan = plan_of(r, forward, device);
+            if (plan.variant != NORMACT_ROW_IMAGE) continue;
+            ++taken;
+            const ImageLayout s = layout_of(r, plan, forward);
+            CHECK(plan.cluster == 1 || device.compute_capability >= 90);
+            CHECK_EQ(int64_t{s.bands} * s.band_packs * 16, cols * places * size_of(dtype));
+            CHECK(s.bands_a_block * plan.cluster >= s.bands && s.bands_a_block * (plan.cluster - 1) < s.bands);
+            CHECK(s.lines >= 1 && s.lines * s.band_packs <= s.threads);
+            CHECK(s.threads == image_threads(forward, false) || s.threads == image_threads(forward, true));
+            CHECK(s.threads == plan.threads && s.shared_bytes == plan.shared_bytes);
+            CHECK(s.shared_bytes <= device.shared_memory_block);
+            CHECK(forward || s.cols_a_block() <= s.threads);
+            CHECK(places >= 16 / size_of(dtype));  // an access has elements of two columns at most
+            // What lies behind the packs, in this order.
+            CHECK_EQ(s.scratch_at, (forward ? 1 : 2) * s.part_bytes);
+            CHECK(s.entries_at - s.scratch_at >= s.lines * s.band_packs * 16 / size_of(dtype) * 4);
+            CHECK(s.results_at - s.entries_at >= plan.cluster * places * 8 &&
+                  s.statistics_at - s.results_at >= places * 8);
+            CHECK(s.parameters_at - s.statistics_at >= (forward ? 0 : 2 * places * 8));
+            CHECK(s.shared_bytes - s.parameters_at >= (s.cols_a_block() + 1) * (forward ? 8 : 4));
+            // How a row is summed does not depend on how many there are.
+            const RowPlan one = plan_of(images(1, cols, places, dtype), forward, device);
+            CHECK(one.variant == plan.variant && one.cluster == plan.cluster && one.threads == plan.threads);
+            CHECK_EQ(one.parts, 1);
+          }
+        }
+      }
+    }
+  }
+  CHECK(taken > 1000);
+}
+
+TEST(what_images_leave_to_others) {
+  const RowRequest image = images(8, 64, 49, DType::bf16);
+  CHECK(plan_of(image, true).variant == NORMACT_ROW_IMAGE);
+  RowRequest gaps = image, activated = image;
+  gaps.images = false;
+  activated.activated = true;
+  for (const RowRequest& r :
+       {gaps, activated, images(8, 64, 49, DType::f64), images(8, 63, 49, DType::bf16), images(8, 64, 7, DType::bf16),
+        images(8, 64, 64, DType::bf16), images(8, 64, 4099, DType::bf16), images(8, 60000, 49, DType::bf16)}) {
+    for (const bool forward : {true, false}) CHECK(plan_of(r, forward).variant != NORMACT_ROW_IMAGE);
+  }
+  RowRequest packs = images(8, 64, 64, DType::bf16);  // tiles are for these, but it can be asked for
+  packs.variant = NORMACT_ROW_IMAGE;
+  CHECK(plan_of(packs, true).variant == NORMACT_ROW_IMAGE && plan_of(packs, false).variant == NORMACT_ROW_IMAGE);
+  RowPlan plan{};
+  gaps.variant = NORMACT_ROW_IMAGE;
+  CHECK(!plan_row_forward(gaps, kHopper, &plan).ok() && !plan_row_backward(gaps, kHopper, &plan).ok());
+}
+
+TEST(images_lie_without_gaps) {
+  RowForward p{};
+  p.geometry = {8 * 49, 64, 2, 1, {8, 49}, {64}};
+  p.dtype = p.io_dtype = DType::bf16;
+  p.adjacent = true;
+  const auto at = [](uintptr_t address, int64_t sample, int64_t col) {
+    return Operand{reinterpret_cast<void*>(address), DType::bf16, {sample, 1}, {col}};
+  };
+  const auto takes = [&](const Operand& x) {
+    p.x = x;
+    p.y = at(1 << 20, 64 * 49, 49);
+    return request_of(p, NORMACT_ROW_AUTO, 0).images;
+  };
+  CHECK(takes(at(4096, 64 * 49, 49)));
+  CHECK(takes(at(4096, 80 * 49, 49)));             // of a larger tensor
+  CHECK(!takes(at(4096, 64 * 49 + 4, 49)));        // samples at multiples of 8 bytes
+  CHECK(!takes(at(4096 + 8, 64 * 49, 49)));        // an address that is
+  CHECK(!takes(at(4096, 64 * 50, 50)));            // gaps between lines
+  p.geometry.cols = p.geometry.col_shape[0] = 63;  // no whole packs
+  CHECK(!takes(at(4096, 64 * 49, 49)));
+}
+
+}  // namespace
