@@ -91,7 +91,7 @@ TEST(every_image_is_divided_and_fits) {
             CHECK(plan.cluster == 1 || device.compute_capability >= 90);
             CHECK_EQ(int64_t{s.bands} * s.band_packs * 16, cols * places * size_of(dtype));
             CHECK(s.bands_a_block * plan.cluster >= s.bands && s.bands_a_block * (plan.cluster - 1) < s.bands);
-            CHECK(s.lines >= 1 && s.lines * s.band_packs <= s.threads);
+            CHECK(s.lines >= 1 && s.lines <= 18 && s.lines * s.band_packs <= s.threads);
             CHECK(s.threads == image_threads(forward, false) || s.threads == image_threads(forward, true));
             CHECK(s.threads == plan.threads && s.shared_bytes == plan.shared_bytes);
             CHECK(s.shared_bytes <= device.shared_memory_block);
@@ -124,10 +124,11 @@ TEST(what_images_leave_to_others) {
   activated.activated = true;
   for (const RowRequest& r :
        {gaps, activated, images(8, 64, 49, DType::f64), images(8, 63, 49, DType::bf16), images(8, 64, 7, DType::bf16),
-        images(8, 64, 64, DType::bf16), images(8, 64, 4099, DType::bf16), images(8, 60000, 49, DType::bf16)}) {
+        images(8, 64, 64, DType::bf16), images(8, 64, 4099, DType::bf16), images(8, 64, 9, DType::bf16),
+        images(8, 60000, 49, DType::bf16)}) {
     for (const bool forward : {true, false}) CHECK(plan_of(r, forward).variant != NORMACT_ROW_IMAGE);
   }
-  RowRequest packs = images(8, 64, 64, DType::bf16);  // tiles are for these, but it can be asked for
+  RowRequest packs = images(8, 64, 256, DType::bf16);  // tiles are for these, but it can be asked for
   packs.variant = NORMACT_ROW_IMAGE;
   CHECK(plan_of(packs, true).variant == NORMACT_ROW_IMAGE && plan_of(packs, false).variant == NORMACT_ROW_IMAGE);
   RowPlan plan{};
