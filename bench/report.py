@@ -23,7 +23,8 @@ measured.
 **R** is the speed as a fraction of that of a copy which moves as many bytes on the same card in the same run: R = 1 is
 as fast as copying. `-` is a rival that has no such operation or was not measured; `!` marks a rival whose result is
 further from the float64 one than rounding explains. R_mix, where it is given, is held against a kernel that also reads
-and writes as many tensors as the case does.
+and writes as many tensors as the case does. On a GPU, rivals that were not part of a case's last run show what they
+took in the last one that they were part of.
 """
 
 Record = dict

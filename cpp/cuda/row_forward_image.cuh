@@ -4,8 +4,8 @@
 // Work     a persistent grid; a cluster has one image after the other. A thread sees the same rows in all its packs.
 // Bytes    each element of x (and residual) is read once, each of y (and residual_out) written once.
 // Pipeline as soon as a thread has written a pack of y, it starts copying what the next image has in its place.
-// Barriers of the block: layer seven, rms five an image, three more in the rare one whose moments are summed again; of
-//          the cluster, where it has several blocks, two.
+// Barriers of the block: layer seven, rms four an image, five more in the rare one whose moments are summed again;
+//          of the cluster, where it has several blocks, two.
 // Sums     about a number near each row's mean; their order depends on the columns alone.
 #pragma once
 
