@@ -219,6 +219,7 @@ void divide_tiles(const ChannelRequest& r, int64_t slab_channels, ChannelPlan* p
 ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning) {
   ChannelPlan plan{};
   if (has_no_elements(request.geometry)) return plan;
+  if (plan_plane_slabs(request, device, &plan)) return plan;
   if (plan_rings(request, device, tuning, &plan)) return plan;
   if (plan_planes(request, tuning, &plan)) return plan;
   ChannelRequest r = by_columns(request, tuning);

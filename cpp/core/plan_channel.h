@@ -7,7 +7,7 @@
 //   tile    channels that a block works on together
 //   part    a range of units
 //   item    a part of a tile of a batch, or of neighbouring tiles; leaves an entry a channel, its sums, behind
-//   slab    tiles of a batch that make up whole groups
+//   slab    tiles of a batch that make up whole groups; or, of planes of whole packs, what is normalised together
 //   wave    slabs whose bytes stay in the L2 cache between the two passes over them
 #pragma once
 
@@ -20,13 +20,15 @@
 namespace normact {
 
 constexpr int kChannelThreads = 256;
-constexpr int kRingChunks = 16;        // of a ring, at most (RingDivision::slots)
-constexpr int kRingChannels = 128;     // of a block's part of a set, at most, if several
-constexpr int kRingTeam = 160;         // blocks that share a set, at most
-constexpr int kRingDepth = 6;          // sets whose sums are exchanged at the same time
-constexpr int kRingSums = 4;           // sets whose sums of rounds are there: taken, being taken, and left as entries
-constexpr int kMostSlabAccesses = 32;  // of a thread: fp32 bears sums of some hundred elements
-constexpr int kTileNumbers = 6;        // launches: of a channel, that the rows of a block have in common
+constexpr int kRingChunks = 16;     // of a ring, at most (RingDivision::slots)
+constexpr int kRingChannels = 128;  // of a block's part of a set, at most, if several
+constexpr int kRingTeam = 160;      // blocks that share a set, at most
+constexpr int kRingDepth = 6;       // sets whose sums are exchanged at the same time
+constexpr int kRingSums = 4;        // sets whose sums of rounds are there: taken, being taken, and left as entries
+constexpr int kMostSlabBlocks = 8;  // of a cluster
+constexpr int kMostPlaneSlabThreads = 512;  // of a block, of which a multiprocessor has two or more
+constexpr int kMostSlabAccesses = 32;       // of a thread: fp32 bears sums of some hundred elements
+constexpr int kTileNumbers = 6;             // launches: of a channel, that the rows of a block have in common
 
 /// How the tensors of x's shape are accessed.
 enum class ChannelAccess : uint8_t {
@@ -113,7 +115,7 @@ struct ChannelPlan {
   int lines_together;  // rows: lines whose threads are lanes of a warp; these add up their sums among themselves
   int64_t batches;
   int64_t groups;         // of a batch
-  int64_t units;          // of a batch
+  int64_t units;          // of a batch; rings, slabs of planes: packs of a set
   int64_t segments;       // planes: of a plane
   int64_t segment_packs;  // planes: of a segment
   int64_t units_a_part;
@@ -129,6 +131,7 @@ struct ChannelPlan {
   int64_t settles_a_slab;  // items that do so
   bool settles_apart;      // kept: else each block does so for itself
   int64_t blocks;
+  int threads;                  // slabs of planes: of a block
   int cluster;                  // slabs, rings: blocks of one, 1 and more
   bool keeps_slopes;            // slabs: dh of 16 bits is kept in fp32, where one more tensor would be
   int accesses;                 // kept, slabs: the most of a thread in an item, of each tensor

@@ -67,6 +67,13 @@ inline bool marks_rows(const ChannelRequest& r, int64_t lanes) {
   return width_of(r) == 8 || (r.geometry.channels % 8 == 0 && lanes % 2 == 0);
 }
 
+/// The workspace of slabs: moments that are averaged, an entry a set, or sums of the channels of each sample.
+inline void set_slab_workspace(const ChannelRequest& r, ChannelPlan* plan) {
+  const int64_t channels = r.channel_sums && r.set == ChannelSet::group ? r.geometry.channels : 0;
+  const int64_t entries = plan->batches * (r.averages ? plan->groups : channels);
+  plan->finals = plan->counters = plan->workspace_bytes = static_cast<size_t>(round_up(entries * r.entry_bytes, 256));
+}
+
 /// Threads side by side on a plane of so many packs.
 int lanes_of_plane(int64_t packs);
 
@@ -84,6 +91,9 @@ bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelT
 
 /// A whole plan of slabs in the shared memory of clusters; false if they do not fit, or other ways are faster.
 bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* plan);
+
+/// The same of sets of planes of whole packs.
+bool plan_plane_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* plan);
 
 /// A whole plan of sets that go through the shared memory of teams of blocks; false if they cannot, or are too small.
 bool plan_rings(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan);

@@ -133,10 +133,7 @@ bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* 
   plan.bits_bytes = static_cast<int>(bits_bytes_of(r, best));
   plan.mask = ChannelMask::together;
   plan.mask_with_y = r.marks;
-  // Moments that are averaged, an entry a set, or sums of the channels of each sample.
-  const int64_t channels = r.channel_sums && r.set == ChannelSet::group ? r.geometry.channels : 0;
-  const int64_t entries = plan.batches * (r.averages ? plan.groups : channels);
-  plan.finals = plan.counters = plan.workspace_bytes = static_cast<size_t>(round_up(entries * r.entry_bytes, 256));
+  set_slab_workspace(r, &plan);
   return true;
 }
 

@@ -63,6 +63,7 @@ template <class T>
 struct SlabShare {
   static constexpr int kWidth = kPackSize<T>;
   static constexpr int kStep = kChannelThreads * kPackBytes;  // from a thread's pack to its next
+  static constexpr bool kBeside = true;                       // addends, y and masks may be read
 
   const SlabSpace& s;
   int64_t batch, first;  // channel
@@ -238,9 +239,9 @@ struct SlabMemory {
 };
 
 /// First of all: this block is there, so that others may write to its memory.
-__device__ __forceinline__ void begin_cluster(const SlabSpace& s) {
+__device__ __forceinline__ void begin_cluster(int blocks) {
 #if __CUDA_ARCH__ >= 900
-  cluster_arrive(s.blocks);
+  cluster_arrive(blocks);
 #endif
 }
 

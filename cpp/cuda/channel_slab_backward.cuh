@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cuda/channel_slab.cuh"
-#include "cuda/channel_slopes.cuh"
+#include "cuda/channel_slab_slopes.cuh"
 
 namespace normact::cuda {
 
@@ -11,77 +11,6 @@ namespace normact::cuda {
 template <class A>
 struct alignas(4 * sizeof(A)) SlabParameters {
   A mean, rstd, weight, bias;
-};
-
-/// What both passes do with a thread's packs. kKeeps: dh takes the places of dy and of one more tensor in between.
-template <class T, class Act, bool kKeeps>
-struct SlabSlopes {
-  using A = Accumulator<T>;
-  static constexpr int kWidth = kPackSize<T>;
-  static constexpr bool kActs = !kIdentity<T, Act>;
-  /// Where rounding dh to T changes nothing it takes dy's place.
-  static constexpr bool kExact = std::is_same_v<T, A> || std::is_same_v<Act, Relu<Math<T>>>;
-  static constexpr int kParts = kWidth / kPackSize<A>;
-  static constexpr bool kBits = std::is_same_v<Act, Relu<Math<T>>>;  // a mask may tell slopes
-
-  const BackwardProblem<A>& p;
-  const SlabShare<T>& share;
-  A mean[kWidth], scale[kWidth], bias[kActs ? kWidth : 1];
-
-  __device__ __forceinline__ SlabSlopes(const BackwardProblem<A>& problem, const SlabShare<T>& of,
-                                        const SlabParameters<A>* parameters)
-      : p(problem), share(of) {
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) {
-      const SlabParameters<A> own = parameters[share.column + j];
-      mean[j] = own.mean;
-      scale[j] = channel_scale(own.rstd, own.weight);
-      if constexpr (kActs) bias[j] = own.bias;
-    }
-  }
-
-  /// dh and x - mean of pack k. kAgain: in the second pass.
-  template <bool kAgain>
-  __device__ __forceinline__ void differentiate(int k, A (&dh)[kWidth], A (&centred)[kWidth]) const {
-    unpack(load_shared_pack<T>(share.at(0, k)), centred);
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) centred[j] -= mean[j];
-    if constexpr (kKeeps && kAgain) {
-#pragma unroll
-      for (int h = 0; h < kParts; ++h) unpack(load_shared_pack<A>(share.at(1 + h, k)), dh + h * kPackSize<A>);
-      return;
-    }
-    unpack(load_shared_pack<T>(share.at(1, k)), dh);
-    if constexpr (kBits && !kAgain) {
-      if (p.mask != nullptr) {
-        multiply_by_bits(share.bits(k), dh);
-        keep(k, dh);
-        return;
-      }
-    }
-    if constexpr (kActs && !(kExact && kAgain)) {
-      multiply_by_any_slopes<T, Act, RowWalk<T, kWidth>>(p, dh, centred, scale, bias, [&](A(&value)[kWidth]) {
-        const T* const third = static_cast<const T*>(slope_view(p)->data);
-        unpack(load_pack(third + share.offset + k * share.step()), value);
-      });
-    }
-    if constexpr (kActs && !kAgain) keep(k, dh);
-  }
-
- private:
-  __device__ __forceinline__ void keep(int k, const A (&dh)[kWidth]) const {
-    if constexpr (kKeeps) {
-#pragma unroll
-      for (int h = 0; h < kParts; ++h) {
-        Pack<A> pack;
-#pragma unroll
-        for (int j = 0; j < kPackSize<A>; ++j) pack.word[j] = dh[h * kPackSize<A> + j];
-        store_shared_pack(share.at(1 + h, k), pack);
-      }
-    } else if constexpr (kExact) {
-      store_shared_pack(share.at(1, k), to_pack<T>(dh));
-    }
-  }
 };
 
 /// Work     a cluster a slab.
@@ -97,14 +26,14 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
   const SlabShare<T> share(space);
   const SlabMemory<T, SlabParameters<A>> memory(space);
   const SlabSpace& s = space;
-  begin_cluster(s);
+  begin_cluster(s.blocks);
   start_after_previous();
   const auto copy = [&] {
     share.copy(p.x, 0);
     share.copy(p.dy, 1);
     if constexpr (!kIdentity<T, Act>) share.prefetch(slope_view(p));
   };
-  if (SlabSlopes<T, Act, kKeeps>::kBits && p.mask != nullptr) {
+  if (kBits<T, Act> && p.mask != nullptr) {
     share.keep_bits(p.mask, copy);
   } else {
     copy();
@@ -115,14 +44,19 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
                             entry_or<T>(p.weight, index, A(1)), entry_or<T>(p.bias, index, A(0))};
   }
   __syncthreads();
-  const SlabSlopes<T, Act, kKeeps> slopes(p, share, memory.parameters);
+  SlabSlopes<T, Act, RowWalk<T, kWidth>, SlabShare<T>, kKeeps> slopes(p, share);
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    const SlabParameters<A> own = memory.parameters[share.column + j];
+    slopes.set(j, own.mean, channel_scale(own.rstd, own.weight), own.bias);
+  }
   wait_all_copies();
 
   A sum[kWidth] = {}, product[kWidth] = {};
 #pragma unroll 2
   for (int k = 0; k < share.count; ++k) {
     A dh[kWidth], centred[kWidth];
-    slopes.template differentiate<false>(k, dh, centred);
+    slopes.template differentiate<false>(k, share.offset + k * share.step(), dh, centred);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
       sum[j] += dh[j];
@@ -191,7 +125,7 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
   for (int k = 0; k < share.count; ++k) {
     const int64_t at = share.offset + k * share.step();
     A dh[kWidth], centred[kWidth];
-    slopes.template differentiate<true>(k, dh, centred);
+    slopes.template differentiate<true>(k, at, dh, centred);
     if (p.daddend.data != nullptr) store_pack_streaming(static_cast<T*>(p.daddend.data) + at, to_pack<T>(dh));
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {

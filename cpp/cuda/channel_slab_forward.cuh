@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
   const SlabShare<T> share(space);
   const SlabMemory<T, NumberPair<A>> memory(space);
   const SlabSpace& s = space;
-  begin_cluster(s);
+  begin_cluster(s.blocks);
   start_after_previous();
   share.copy(p.x, 0);
   share.prefetch(&p.addend);

@@ -2,6 +2,8 @@
 // From a plan to the kernel instances that carry it out: batch, group and instance norm of one element type.
 #pragma once
 
+#include "cuda/channel_plane_slab_backward.cuh"
+#include "cuda/channel_plane_slab_forward.cuh"
 #include "cuda/channel_planes_backward.cuh"
 #include "cuda/channel_planes_forward.cuh"
 #include "cuda/channel_ring_backward.cuh"
@@ -132,6 +134,7 @@ Status launch_ring_backward(const BackwardProblem<Accumulator<T>>& p, const Chan
 
 inline LaunchShape slab_shape(const ChannelPlan& plan) {
   LaunchShape shape = channel_shape(plan);
+  if (plan.access == ChannelAccess::planes) shape.block = dim3(static_cast<unsigned>(plan.threads));
   shape.cluster = plan.cluster;
   return shape.chained();
 }
@@ -142,6 +145,11 @@ Status launch_slab_forward(const ChannelForward& p, const ChannelPlan& plan, con
   using A = Accumulator<T>;
   auto* entries = static_cast<MomentsEntry<A>*>(ChannelWorkspace(launch, plan).entries());
   return with_act<T>(p.activation.kind, [&](auto act) {
+    if (plan.access == ChannelAccess::planes) {
+      return launch_kernel<plane_slab_forward_kernel<T, decltype(act)>>("plane slab norm forward kernel launch",
+                                                                        slab_shape(plan), launch, ForwardProblem<A>(p),
+                                                                        PlaneSlabSpace(p, p.x, plan), entries);
+    }
     return launch_kernel<slab_forward_kernel<T, decltype(act)>>("slab norm forward kernel launch", slab_shape(plan),
                                                                 launch, ForwardProblem<A>(p), SlabSpace(p, p.x, plan),
                                                                 entries);
@@ -154,6 +162,11 @@ Status launch_slab_backward(const BackwardProblem<Accumulator<T>>& p, const Chan
   return with_act<T>(p.activation.kind, [&](auto act) -> Status {
     using Act = decltype(act);
     const auto run = [&](auto keeps) {
+      if (plan.access == ChannelAccess::planes) {
+        return launch_kernel<plane_slab_backward_kernel<T, Act, decltype(keeps)::value>>(
+            "plane slab norm backward kernel launch", slab_shape(plan), launch, p, PlaneSlabSpace(p, p.x, plan),
+            entries);
+      }
       return launch_kernel<slab_backward_kernel<T, Act, decltype(keeps)::value>>(
           "slab norm backward kernel launch", slab_shape(plan), launch, p, SlabSpace(p, p.x, plan), entries);
     };

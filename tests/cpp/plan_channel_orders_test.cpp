@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which problems of batch, group and instance norm go by slabs or launches of their own: tested here without a GPU.
+#include <array>
+
 #include "plan_channel_cases.h"
 
 TEST(what_fits_few_blocks_is_kept_by_clusters) {
@@ -50,6 +52,75 @@ TEST(what_fits_few_blocks_is_kept_by_clusters) {
   CHECK(on_ampere(forward(Layout::rows, 2, 512, 65536, 32)).order != ChannelOrder::slabs);
 }
 
+bool is_plane_slab(const ChannelPlan& plan) {
+  return plan.order == ChannelOrder::slabs && plan.access == ChannelAccess::planes;
+}
+
+TEST(sets_of_planes_that_fit_few_blocks_are_slabs) {
+  ChannelForward p = forward(Layout::planes, 8, 256, 4096, 256);  // 8 KB each
+  ChannelPlan plan = plan_of(p);
+  CHECK(plan.order == ChannelOrder::slabs && plan.access == ChannelAccess::planes);
+  CHECK_EQ(plan.blocks, 8 * 256);
+  CHECK_EQ(plan.threads, 64);
+  CHECK_EQ(plan.workspace_bytes, size_t{0});
+  plan = plan_of(backward(p));
+  CHECK(plan.order == ChannelOrder::slabs && plan.threads == 128);
+  CHECK_EQ(plan.workspace_bytes, size_t{8 * 256 * 8});
+  p.running.mean.data = memory;  // moments are left for these
+  CHECK(plan_of(p).workspace_bytes >= 8 * 256 * 16);
+  p.source = StatisticsSource::running;
+  CHECK(plan_of(p).order != ChannelOrder::slabs);
+  const auto goes = [](const auto& of) { return is_plane_slab(plan_of(of)); };
+  p = forward(Layout::planes, 2, 512, 4096, 32);  // two blocks for each of 64 sets
+  CHECK(goes(p) && plan_of(p).cluster == 2 && plan_of(backward(p)).cluster == 2);
+  ChannelBackward activated = backward(p);
+  activated.activation.kind = NORMACT_ACTIVATION_SILU;
+  CHECK(goes(activated) && plan_of(activated).keeps_slopes);
+  CHECK_EQ(on_ampere(p).cluster, 1);
+  CHECK(goes(forward(Layout::planes, 6, 160, 9216, 32)));  // five channels of 18 KB: no two blocks have as many
+  p = forward(Layout::planes, 32, 512, 784, 0);
+  CHECK(goes(p) && goes(backward(p)));
+  CHECK_EQ(plan_of(backward(p)).threads, 448);  // 14 warps have as many packs each
+  p.addend = p.x;
+  CHECK(!goes(p));
+  CHECK(!goes(forward(Layout::planes, 64, 512, 784, 0)));             // two of them a multiprocessor
+  CHECK(goes(forward(Layout::planes, 40, 96, 576, 8)));               // a warp's packs of two channels:
+  CHECK(!goes(backward(forward(Layout::planes, 40, 96, 576, 8))));    // sums would have to tell them apart
+  CHECK(!goes(forward(Layout::planes, 32, 512, 256, 512)));           // a pack for each lane of a warp
+  CHECK(!goes(backward(forward(Layout::planes, 2, 1280, 256, 32))));  // a launch for sums of channels is half of all
+  CHECK(!goes(forward(Layout::planes, 8, 256, 4100, 256)));           // no whole packs
+}
+
+TEST(slabs_of_planes_are_tested_on_a_gpu) {  // test_channel_plane_slabs.py
+  const auto goes = [](const auto& of) { return is_plane_slab(plan_of(of)); };
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    const bool narrow = dtype == DType::bf16;
+    for (const auto& [samples, channels, places] :
+         {std::array<int64_t, 3>{70, 64, 1024}, {20, 61, 4160}, {2, 30, 80000}, {8, 8, 72000}, {40, 70, 4096}}) {
+      const ChannelForward p = forward(Layout::planes, samples, channels, places, channels, dtype);
+      CHECK(goes(p) && (!narrow || goes(backward(p))));
+    }
+    for (const auto& [samples, channels, places] :
+         {std::array<int64_t, 3>{33, 20, 256}, {17, 130, 960}, {32, 16, 3136}, {9, 3, 10400}, {64, 600, 256}}) {
+      const ChannelForward p = forward(Layout::planes, samples, channels, places, 0, dtype);
+      CHECK(goes(p) && (!narrow || goes(backward(p))));
+    }
+    for (const auto& [samples, channels, places, groups] : {std::array<int64_t, 4>{5, 48, 64, 2},
+                                                            {40, 96, 576, 8},
+                                                            {60, 320, 256, 16},
+                                                            {30, 90, 2048, 9},
+                                                            {1, 120, 36864, 8},
+                                                            {2, 200, 12288, 10}}) {
+      const ChannelForward p = forward(Layout::planes, samples, channels, places, groups, dtype);
+      CHECK(narrow ? goes(p) : places > 576 || goes(p));
+    }
+    for (const auto& [samples, channels, places, groups] :
+         {std::array<int64_t, 4>{60, 320, 256, 16}, {30, 90, 2048, 9}}) {
+      CHECK(!narrow || goes(backward(forward(Layout::planes, samples, channels, places, groups, dtype))));
+    }
+  }
+}
+
 TEST(whole_planes_go_by_launches) {
   ChannelForward p = forward(Layout::planes, 64, 512, 784, 0);
   ChannelPlan plan = on_ampere(p);
@@ -69,16 +140,15 @@ TEST(whole_planes_go_by_launches) {
   const auto goes = [](const ChannelForward& of) {
     return plan_of(of).order == ChannelOrder::launches && on_ampere(of).order == ChannelOrder::launches;
   };
-  CHECK(goes(forward(Layout::planes, 3, 256, 784, 0)));  // small
-  CHECK(goes(forward(Layout::planes, 3, 256, 784, 0, DType::f32)));
+  CHECK(goes(forward(Layout::planes, 3, 256, 64, 0)));  // small
+  CHECK(goes(forward(Layout::planes, 3, 256, 64, 0, DType::f32)));
   CHECK(!goes(forward(Layout::planes, 3, 256, 784, 0, DType::bf16, 2)));  // no whole packs
   CHECK(!goes(forward(Layout::planes, 8, 256, 788, 0)));
   CHECK(!goes(forward(Layout::planes, 3, 256, 784, 0, DType::f64)));
   CHECK(goes(forward(Layout::planes, 1024, 16, 12544, 0)));  // rings have room for a set and no more
   CHECK(goes(forward(Layout::planes, 1, 128, 1310720, 8)));  // or for none
-  CHECK(goes(forward(Layout::planes, 2, 150, 16, 1)));
-  CHECK(!goes(forward(Layout::planes, 1024, 64, 16, 32)));  // groups of four packs
-  CHECK(!goes(forward(Layout::planes, 2, 2304, 8, 1)));     // parts of more channels than threads
+  CHECK(!goes(forward(Layout::planes, 1024, 64, 16, 32)));   // groups of four packs
+  CHECK(!goes(forward(Layout::planes, 2, 2304, 8, 1)));      // parts of more channels than threads
   uint8_t mask = 0;
   p = forward(Layout::planes, 3, 256, 784, 0);
   p.mask = &mask;
@@ -120,20 +190,20 @@ TEST(sets_of_planes_go_through_clusters) {
   const auto goes = [](const ChannelForward& of) { return plan_of(of).order == ChannelOrder::rings; };
   // The shapes of test_channel_rings.py.
   for (const DType dtype : {DType::bf16, DType::f32}) {
-    for (const bool instance : {false, true}) {
-      const auto planes = [&](int64_t samples, int64_t channels, int64_t places) {
-        return forward(Layout::planes, samples, channels, places, instance ? channels : 0, dtype);
-      };
-      const auto both = [&](const ChannelForward& of) {
-        return goes(of) && plan_of(backward(of)).order == ChannelOrder::rings;
-      };
-      CHECK(instance || both(planes(40, 290, 784)));
-      CHECK(instance || both(planes(35, 70, 3136)));
-      CHECK(both(planes(17, 20, 16640)));
-      CHECK(goes(planes(10, 6, 78400)));
-      CHECK(!instance || both(planes(9, 64, 16384)));
-      CHECK(!instance || both(planes(20, 4, 65536)));
+    const auto planes = [&](int64_t samples, int64_t channels, int64_t places, bool instance = false) {
+      return forward(Layout::planes, samples, channels, places, instance ? channels : 0, dtype);
+    };
+    for (const ChannelForward& of : {planes(52, 290, 784), planes(20, 140, 3136), planes(17, 70, 8320),
+                                     planes(5, 60, 43264, true), planes(34, 8, 40000, true)}) {
+      CHECK(goes(of) && plan_of(backward(of)).order == ChannelOrder::rings);
     }
+    const bool wide = dtype == DType::f32;
+    CHECK(wide || goes(planes(12, 6, 78400)));
+    CHECK(wide || goes(planes(40, 8, 25600)));
+    CHECK(wide || goes(planes(1, 7, 1000000)));
+    CHECK(wide || goes(planes(3, 5, 1048576, true)));
+    CHECK(!wide || goes(planes(5, 60, 19600, true)));
+    CHECK(!wide || goes(planes(20, 4, 65536, true)));
   }
   p = forward(Layout::planes, 8, 64, 65536, 64);
   CHECK(goes(p) && plan_of(p).workspace_bytes == 0);
@@ -151,10 +221,11 @@ TEST(sets_of_planes_go_through_clusters) {
 TEST(groups_of_planes_go_through_clusters) {
   const auto goes = [](const ChannelForward& of) { return plan_of(of).order == ChannelOrder::rings; };
   const auto goes_back = [](const ChannelForward& of) { return plan_of(backward(of)).order == ChannelOrder::rings; };
-  ChannelForward p = forward(Layout::planes, 8, 320, 4096, 32);
+  ChannelForward p = forward(Layout::planes, 9, 320, 4096, 32);
   ChannelPlan plan = plan_of(p);
-  CHECK(goes(p) && plan.cluster == 1 && plan.ring.slots == 2 * plan.ring.chunks && plan.ring.channels == 10);
+  CHECK(goes(p) && plan.cluster == 2 && plan.ring.slots == 4 * plan.ring.chunks && plan.ring.channels == 5);
   CHECK_EQ(plan.workspace_bytes, size_t{0});
+  p = forward(Layout::planes, 8, 320, 4096, 32);
   plan = plan_of(backward(p));
   CHECK(goes_back(p) && plan.cluster == 1 && plan.ring.lead < 0);  // a ring has room for little more than a set
   CHECK_EQ(plan.workspace_bytes, size_t{8 * 320 * 8});
@@ -165,10 +236,11 @@ TEST(groups_of_planes_go_through_clusters) {
     const auto groups = [&](int64_t samples, int64_t channels, int64_t places, int64_t count) {
       return forward(Layout::planes, samples, channels, places, count, dtype);
     };
-    for (const ChannelForward& of : {groups(12, 160, 4096, 32), groups(50, 15, 9216, 3), groups(22, 24, 32768, 6)}) {
+    for (const ChannelForward& of :
+         {groups(9, 320, 4096, 32), groups(54, 25, 9216, 5), groups(22, 24, 32768, 6), groups(68, 20, 9216, 4)}) {
       CHECK(goes(of) && goes_back(of));
     }
-    const ChannelForward uneven = groups(10, 96, 5000, 8);  // a warp's packs of two channels
+    const ChannelForward uneven = groups(18, 96, 5000, 8);  // a warp's packs of two channels
     CHECK(goes(uneven) && !goes_back(uneven));
   }
   CHECK(!goes(forward(Layout::planes, 32, 512, 256, 32)));  // short turns

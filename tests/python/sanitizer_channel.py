@@ -22,10 +22,10 @@ from devices import TorchDevice
 from layouts import channels_last
 
 DTYPES = (("float64", "float64"), ("float32", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
-RINGS = ((6, 4, 300, 600), (25, 20, 64, 64))
+RINGS = ((6, 4, 300, 600), (17, 20, 120, 192))
 # (N, C); few and many places, whole packs and not; channels that are whole packs, straddle them, or are many; many
-# small planes; sets that need more than one block, with whole packs and without; sizes that rings ask for, with groups
-# of one channel and of five.
+# small planes; sets that need more than one block, with whole packs and without; sets of planes that a block takes on,
+# or a cluster; sizes that rings ask for, with groups of one channel and of five.
 SHAPES = (
     (33, 12),
     (3, 8, 49),
@@ -41,6 +41,7 @@ SHAPES = (
     (2, 4, 1, 1),
     (3, 260, 5),
     (2, 8, 4, 6, 5),
+    (90, 20, 32, 40),
     *RINGS,
 )
 

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// What both passes of a norm's backward do with packs in shared memory (ChannelOrder::slabs).
+#pragma once
+
+#include "cuda/channel_slopes.cuh"
+
+namespace normact::cuda {
+
+/// Whether a mask's bits may be all that a slope is told from.
+template <class T, class Act>
+constexpr bool kBits = std::is_same_v<Act, Relu<Math<T>>>;
+
+/// dh and x - mean of a thread's packs; Walk tells which elements of a pack are of which of its channels, Share where
+/// packs are. kKeeps: dh takes the places of dy and of one more tensor in between.
+template <class T, class Act, class Walk, class Share, bool kKeeps>
+struct SlabSlopes {
+  using A = Accumulator<T>;
+  static constexpr int kWidth = kPackSize<T>, kOwned = Walk::kOwned;
+  static constexpr bool kActs = !kIdentity<T, Act>;
+  /// Where rounding dh to T changes nothing it takes dy's place.
+  static constexpr bool kExact = std::is_same_v<T, A> || kBits<T, Act>;
+  static constexpr int kParts = kWidth / kPackSize<A>;
+
+  const BackwardProblem<A>& p;
+  const Share& share;
+  A mean[kOwned], scale[kOwned], bias[kActs ? kOwned : 1];
+
+  __device__ __forceinline__ SlabSlopes(const BackwardProblem<A>& problem, const Share& of) : p(problem), share(of) {}
+
+  /// What belongs to an owned channel.
+  __device__ __forceinline__ void set(int owned, A own_mean, A own_scale, A own_bias) {
+    mean[owned] = own_mean;
+    scale[owned] = own_scale;
+    if constexpr (kActs) bias[owned] = own_bias;
+  }
+
+  /// dh and x - mean of pack k, which begins at element `at`. kAgain: in the second pass.
+  template <bool kAgain>
+  __device__ __forceinline__ void differentiate(int k, int64_t at, A (&dh)[kWidth], A (&centred)[kWidth]) const {
+    unpack(load_shared_pack<T>(share.at(0, k)), centred);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) centred[j] -= mean[Walk::owner(j)];
+    if constexpr (kKeeps && kAgain) {
+#pragma unroll
+      for (int h = 0; h < kParts; ++h) unpack(load_shared_pack<A>(share.at(1 + h, k)), dh + h * kPackSize<A>);
+      return;
+    }
+    unpack(load_shared_pack<T>(share.at(1, k)), dh);
+    if constexpr (kBits<T, Act> && Share::kBeside && !kAgain) {
+      if (p.mask != nullptr) {
+        multiply_by_bits(share.bits(k), dh);
+        keep(k, dh);
+        return;
+      }
+    }
+    if constexpr (kActs && !(kExact && kAgain)) {
+      if constexpr (Share::kBeside) {
+        multiply_by_any_slopes<T, Act, Walk>(p, dh, centred, scale, bias, [&](A(&value)[kWidth]) {
+          unpack(load_pack(static_cast<const T*>(slope_view(p)->data) + at), value);
+        });
+      } else {
+        multiply_by_slopes<false, T, Act, Walk>(p, dh, centred, scale, bias, [](A(&)[kWidth]) {});
+      }
+    }
+    if constexpr (kActs && !kAgain) keep(k, dh);
+  }
+
+ private:
+  __device__ __forceinline__ void keep(int k, const A (&dh)[kWidth]) const {
+    if constexpr (kKeeps) {
+#pragma unroll
+      for (int h = 0; h < kParts; ++h) {
+        Pack<A> pack;
+#pragma unroll
+        for (int j = 0; j < kPackSize<A>; ++j) pack.word[j] = dh[h * kPackSize<A> + j];
+        store_shared_pack(share.at(1 + h, k), pack);
+      }
+    } else if constexpr (kExact) {
+      store_shared_pack(share.at(1, k), to_pack<T>(dh));
+    }
+  }
+};
+
+}  // namespace normact::cuda
