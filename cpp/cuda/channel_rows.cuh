@@ -9,10 +9,19 @@
 
 namespace normact::cuda {
 
-/// The part of a tile that a block has; neighbours have neighbouring tiles of the same rows.
+/// The part of a tile that a block has.
 __device__ __forceinline__ ChannelItem row_part(const ChannelSpace& s, unsigned block) {
   const unsigned slab = s.by_items.quotient(block), item = block - slab * s.items_a_slab;
   return {s, slab, s.by_slabs.quotient(slab), item, s.by_stacks.quotient(item)};
+}
+
+/// The same in the second pass, whose blocks come by rows, all tiles of all batches side by side, from the last rows
+/// on: the first pass went down all tiles at the same time, so what it read last is surest to be in the L2 cache.
+__device__ __forceinline__ ChannelItem row_part_backwards(const ChannelSpace& s, unsigned block, unsigned blocks) {
+  const unsigned number = blocks - 1 - block, part = s.by_strips.quotient(number);
+  const unsigned strip = number - part * s.by_strips.size, slab = s.by_stacks.quotient(strip);
+  const unsigned stack = strip - slab * s.by_stacks.size;
+  return {s, slab, s.by_slabs.quotient(slab), part * s.by_stacks.size + stack, part};
 }
 
 /// Numbers of the channels of a tile, which the rows of a block have in common, in shared memory. If every thread

@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
   const unsigned blocks = blocks_of_parts(gradients);
   if (blockIdx.x >= blocks) return add_up_beside_parts(gradients);
   const RowBackwardPass<T, Act> pass{p, s, nullptr, finals, nullptr};
-  const ChannelItem item = row_part(s, blocks - 1 - blockIdx.x);
+  const ChannelItem item = row_part_backwards(s, blockIdx.x, blocks);
   const ChannelTile tile = item.tile(s, 0);
   RowWalk<T, kPackSize<T>> walk(s, tile, p.x);
   with_slope<T, Act, kMasked<T, Act>>(

@@ -62,8 +62,7 @@ __global__ void __launch_bounds__(kChannelThreads, 3)
 }
 
 /// y, from statistics that are x's, which the launch before has left, or from others.
-/// Work     a block a part. Parts are gone through from the last on: what has been read last is surest to be in the L2
-///          cache.
+/// Work     a block a part, in the order of row_part_backwards.
 /// Bytes    each element of x and addend is read, each of y written once.
 /// Barriers one.
 template <class T, class Act>
@@ -75,7 +74,7 @@ __global__ void __launch_bounds__(kChannelThreads, 3)
   using Walk = RowWalk<T, kPackSize<T>>;
   constexpr int kLoads = 4, kWidth = Walk::kWidth;
   const Pass pass{p, s, nullptr, finals, nullptr};
-  const ChannelItem item = row_part(s, gridDim.x - 1 - blockIdx.x);
+  const ChannelItem item = row_part_backwards(s, blockIdx.x, gridDim.x);
   const ChannelTile tile = item.tile(s, 0);
   Walk walk(s, tile, p.x);
   RowAccesses<kLoads, Walk> accesses(walk);
