@@ -55,16 +55,14 @@ int log_of(const ChannelRequest& r, const DeviceInfo& device, const PlaneSlabs& 
   return log;
 }
 
-/// Threads that share a block's packs, as evenly as whole warps can. alone: blocks have a multiprocessor for
-/// themselves.
-void set_threads(bool back, bool alone, PlaneSlabs* of) {
+/// Threads that share a block's packs, as evenly as whole warps can; however many sets there are, so that what a sample
+/// comes to does not depend on its batch for that.
+void set_threads(bool back, PlaneSlabs* of) {
   const int64_t even = of->packs_a_block / (back ? kBackwardPacks : kForwardPacks);
-  int64_t threads = std::max<int64_t>(kWarp, power_of_two_from(even / 2 + 1));
-  if (!back) {
-    const bool many = of->packs_a_block > kForwardAccesses * kForwardThreads;
-    threads = many ? kMostPlaneSlabThreads : std::min(threads * (alone ? 2 : 1), kForwardThreads);
-  }
-  of->accesses = ceil_div(of->packs_a_block, std::min<int64_t>(threads, kMostPlaneSlabThreads));
+  const bool many = back || of->packs_a_block > kForwardAccesses * kForwardThreads;
+  const int64_t most = many ? kMostPlaneSlabThreads : kForwardThreads;
+  const int64_t threads = std::clamp<int64_t>(power_of_two_from(even / 2 + 1), kWarp, most);
+  of->accesses = ceil_div(of->packs_a_block, threads);
   of->threads = round_up(ceil_div(of->packs_a_block, of->accesses), kWarp);
 }
 
@@ -75,7 +73,7 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, PlaneSlabs* of) {
   of->packs_a_block = several ? ceil_div(of->planes, of->blocks()) * of->run : round_up(share, kWarp);
   if ((of->blocks() - 1) * of->packs_a_block >= of->packs) return false;
   const bool back = r.kept > 1;
-  set_threads(back, of->sets * of->blocks() <= multiprocessors_of(r, device), of);
+  set_threads(back, of);
   if (of->accesses > kMostSlabAccesses) return false;
   const int64_t pair = 2 * accumulator_bytes(r.dtype), planes = several ? of->packs_a_block / of->run : 0;
   of->parameter_bytes = round_up(planes * pair, kPackBytes);

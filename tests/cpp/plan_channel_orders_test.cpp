@@ -71,7 +71,8 @@ TEST(sets_of_planes_that_fit_few_blocks_are_slabs) {
   p.source = StatisticsSource::running;
   CHECK(plan_of(p).order != ChannelOrder::slabs);
   const auto goes = [](const auto& of) { return is_plane_slab(plan_of(of)); };
-  p = forward(Layout::planes, 2, 512, 4096, 32);  // two blocks for each of 64 sets
+  CHECK_EQ(plan_of(forward(Layout::planes, 1, 256, 4096, 256)).threads, 64);  // whatever the batch
+  p = forward(Layout::planes, 2, 512, 4096, 32);                              // two blocks for each of 64 sets
   CHECK(goes(p) && plan_of(p).cluster == 2 && plan_of(backward(p)).cluster == 2);
   ChannelBackward activated = backward(p);
   activated.activation.kind = NORMACT_ACTIVATION_SILU;
