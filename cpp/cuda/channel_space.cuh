@@ -34,8 +34,8 @@ struct ChannelSpace {
   int parameters_at;                 // kept: those of an item, in shared memory; 0: they are not. launches: TileNumbers
   int bits_at, kept_at;              // where bits of a mask and kept packs lie in shared memory
   bool mask_with_y;
-  Divisor by_slabs, by_items, by_stacks;  // kept, rows: of a batch, of a slab, of a part
-  Divisor by_strips;                      // rows: stacks of all slabs
+  Divisor by_slabs, by_items, by_stacks;                           // kept, rows: of a batch, of a slab, of a part
+  Divisor by_strips = divisor_of(int64_t{slabs} * stacks_a_slab);  // rows: stacks of all slabs
   int64_t channels, places, places_before, places_after, samples_a_batch;
   int64_t units, units_a_part, parts;
   int64_t group_entries_at;  // of groups of several channels, in entries; 0 where channels have none
@@ -90,7 +90,6 @@ struct ChannelSpace {
         by_slabs(divisor_of(plan.slabs / plan.batches)),
         by_items(divisor_of(plan.items_a_slab())),
         by_stacks(divisor_of(plan.stacks_a_slab())),
-        by_strips(divisor_of(plan.slabs * plan.stacks_a_slab())),
         channels(p.geometry.channels),
         places(p.geometry.places),
         places_before(p.geometry.places / p.geometry.places_after),
