@@ -50,7 +50,8 @@ class GraphTimer:
 
     Made and used with a stream other than the default one current, the one on which the calls have been prepared.
     The outputs of the last round stay referenced, so that a contestant that allocates gets a fresh output in every
-    set, as one with preallocated outputs has.
+    set, as one with preallocated outputs has. So do the calls: a graph reads what they hold, as what the forward of a
+    rival saved for its backward, and does not hold it itself.
     """
 
     def __init__(self, calls: Sequence[Call]) -> None:
@@ -58,6 +59,7 @@ class GraphTimer:
 
         for call in (*calls[:1], *calls[:2]):  # the first calls compile, load modules, grow pools
             call()
+        self.calls = calls
         self.launches = math.ceil(GRAPH_LAUNCHES / len(calls)) * len(calls)
         self.outputs: list[Any] = [None] * len(calls)
         self.graph = torch.cuda.CUDAGraph()
