@@ -8,7 +8,6 @@
 // Barriers of the block one around each sum of all threads, and two of the cluster, where it has several blocks.
 #pragma once
 
-#include "cuda/channel_planes.cuh"
 #include "cuda/channel_slab.cuh"
 
 namespace normact::cuda {
