@@ -131,16 +131,16 @@ struct ChannelPlan {
   int64_t settles_a_slab;  // items that do so
   bool settles_apart;      // kept: else each block does so for itself
   int64_t blocks;
-  int threads;                  // slabs of planes: of a block
-  int cluster;                  // slabs, rings: blocks of one, 1 and more
-  bool keeps_slopes;            // slabs: dh of 16 bits is kept in fp32, where one more tensor would be
-  int accesses;                 // kept, slabs: the most of a thread in an item, of each tensor
-  int delay;                    // kept: nanoseconds by which half of the teams begin later
-  int kept_bytes;               // of shared memory, for a block's item
-  int scratch_bytes;            // of shared memory, in front of the parameters
-  int parameter_bytes;          // kept: those of the channels of two items; 0: too many. rings: behind kept_bytes.
-                                // launches over rows: kTileNumbers of the channels of a tile
-  int bits_bytes;               // of shared memory, between scratch memory and kept packs: for bits of a mask
+  int threads;          // slabs of planes: of a block
+  int cluster;          // slabs, rings: blocks of one, 1 and more
+  bool keeps_slopes;    // slabs: dh of 16 bits is kept in fp32, where one more tensor would be
+  int accesses;         // kept, slabs: the most of a thread in an item, of each tensor
+  int delay;            // kept: nanoseconds by which half of the teams begin later
+  int kept_bytes;       // of shared memory, for a block's item
+  int scratch_bytes;    // of shared memory, in front of the parameters; slabs: behind them, for sums
+  int parameter_bytes;  // kept: those of the channels of two items; 0: too many. rings, slabs: behind kept_bytes.
+                        // launches over rows: kTileNumbers of the channels of a tile
+  int bits_bytes;       // of shared memory, between scratch memory and kept packs: for bits of a mask
   PlaneDivision reduce, apply;  // launches, rings: of the two passes
   RingDivision ring;            // rings
   int groups_an_item;           // that an item may touch, and leaves an entry of; 0: groups of one channel

@@ -10,7 +10,8 @@
 
 namespace normact {
 
-constexpr int64_t kRowBytes = 128;  // the usual width of a tile of rows
+constexpr int64_t kRowBytes = 128;       // the usual width of a tile of rows
+constexpr int64_t kBlockReserve = 1024;  // of a multiprocessor's shared memory, for each block
 
 inline int width_of(const ChannelRequest& r) {
   return r.access == ChannelAccess::elements ? 1 : kPackBytes / size_of(r.dtype);

@@ -9,7 +9,6 @@ namespace {
 constexpr int64_t kAccessBytes = int64_t{kChannelThreads} * kPackBytes;  // of all threads, of a tensor
 constexpr int64_t kLeastAccesses = 4;
 constexpr int64_t kItemAccesses = 7;  // an item costs as much beside its accesses (H200, bf16: 4.6 us, and 0.67 each)
-constexpr int kBlockReserve = 1024;   // of a multiprocessor's shared memory, for each block
 constexpr int64_t kMostItems = int64_t{1} << 31;
 
 /// What there is to run on.

@@ -7,7 +7,6 @@
 namespace normact {
 namespace {
 
-constexpr int64_t kBlockReserve = 1024;   // of a multiprocessor's shared memory, for each block
 constexpr int64_t kForwardPacks = 8;      // of a thread, about: what each does besides is as much as some packs are
 constexpr int64_t kBackwardPacks = 4;     // the same; a pack is more work
 constexpr int64_t kForwardThreads = 256;  // of a block, while these have no more than so many packs each:
@@ -55,8 +54,8 @@ int log_of(const ChannelRequest& r, const DeviceInfo& device, const PlaneSlabs& 
   return log;
 }
 
-/// Threads that share a block's packs, as evenly as whole warps can; however many sets there are, so that what a sample
-/// comes to does not depend on its batch for that.
+/// Threads that share a block's packs, as evenly as whole warps can; however many sets there are: what a sample comes
+/// to depends on its batch by the cluster alone.
 void set_threads(bool back, PlaneSlabs* of) {
   const int64_t even = of->packs_a_block / (back ? kBackwardPacks : kForwardPacks);
   const bool many = back || of->packs_a_block > kForwardAccesses * kForwardThreads;

@@ -6,8 +6,6 @@
 namespace normact {
 namespace {
 
-constexpr int64_t kBlockReserve = 1024;  // of a multiprocessor's shared memory, for each block
-
 /// What belongs to the channels of a tile.
 int number_bytes(const ChannelRequest& r, const ChannelPlan& plan) {
   return kTileNumbers * plan.tile * accumulator_bytes(r.dtype);

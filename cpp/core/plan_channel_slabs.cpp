@@ -7,7 +7,6 @@ namespace normact {
 namespace {
 
 constexpr int64_t kAccessBytes = int64_t{kChannelThreads} * kPackBytes;  // of all threads, of a tensor
-constexpr int kBlockReserve = 1024;     // of a multiprocessor's shared memory, for each block
 constexpr int64_t kLeastRowBytes = 32;  // where there are wider ones: memory comes in sectors
 constexpr int64_t kMostRowBytes = 256;  // of a slab, but for the narrowest; wider ones gain nothing
 

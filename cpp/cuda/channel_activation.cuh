@@ -13,6 +13,8 @@ struct AnyActivation {};
 
 template <class T, class Act>
 constexpr bool kIdentity = std::is_same_v<Act, Identity<Math<T>>>;
+template <class T, class Act>
+constexpr bool kRelu = std::is_same_v<Act, Relu<Math<T>>>;
 template <class Act>
 constexpr bool kAny = std::is_same_v<Act, AnyActivation>;
 

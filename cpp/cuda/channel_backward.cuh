@@ -24,7 +24,7 @@ struct BackwardPass {
 
   static constexpr bool kKeepsBits = kKept && !Walk::kPlanes;  // of a mask, in shared memory
   /// Whether dh takes dy's place between the passes: where its rounding to T changes nothing.
-  static constexpr bool kKeepsSlopes = kKept && kActs && (std::is_same_v<T, A> || std::is_same_v<Act, Relu<Math<T>>>);
+  static constexpr bool kKeepsSlopes = kKept && kActs && (std::is_same_v<T, A> || kRelu<T, Act>);
 
   const BackwardProblem<A>& p;
   const ChannelSpace& s;

@@ -20,7 +20,7 @@ struct ForwardPass {
   static constexpr int kApplyLoads = 2, kAddendLoads = 4;  // of an addend beside packs in shared memory
   static constexpr bool kAhead = !Walk::kPlanes;
   static constexpr Arrival kArrival = kKept ? Arrival::awaited : Arrival::there;
-  static constexpr bool kMarks = kWidth > 1 && std::is_same_v<Act, Relu<Math<T>>>;  // may write a mask
+  static constexpr bool kMarks = kWidth > 1 && kRelu<T, Act>;  // may write a mask
 
   const ForwardProblem<A>& p;
   const ChannelSpace& s;

@@ -13,13 +13,10 @@ __device__ __forceinline__ A middle_of_set(const PlaneSlabShare<T>& share, const
   const int pack = static_cast<int>(threadIdx.x) % 4 * (share.s.packs / 4);
   const int64_t at =
       share.base + pack * PlaneSlabShare<T>::kWidth + static_cast<int64_t>(share.s.by_run.quotient(pack)) * share.s.gap;
-  A low = finite_or_zero(convert<A>(static_cast<const T*>(x.data)[at])), high = low;
-#pragma unroll
-  for (int offset = 1; offset < 4; offset *= 2) {
-    low = min(low, __shfl_xor_sync(kFullWarp, low, offset));
-    high = max(high, __shfl_xor_sync(kFullWarp, high, offset));
-  }
-  return A(0.5) * low + A(0.5) * high;
+  const A own = finite_or_zero(convert<A>(static_cast<const T*>(x.data)[at]));
+  const A other = __shfl_xor_sync(kFullWarp, own, 1);
+  const A low = min(own, other), high = max(own, other);
+  return middle_of_pairs(low, __shfl_xor_sync(kFullWarp, low, 2), high, __shfl_xor_sync(kFullWarp, high, 2));
 }
 
 /// The moments of the block's part of its set, to all threads, the mean told from `origin`: sums about that; where it
@@ -74,7 +71,7 @@ __global__ void __launch_bounds__(kMostPlaneSlabThreads, 2)
   if (space.blocks > 1) {
     exchange_entry(space, share.rank, m);
     const Moments<A>* const of = cluster_entries<Moments<A>>();
-    m = moments_of_sets(1, of->mean, [&](auto visit) {
+    m = moments_of_sets(1, finite_or_zero(of->mean), [&](auto visit) {
       for (int block = 0; block < space.blocks; ++block) visit(of[block]);
     });
   }

@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kChannelThreads, 4)
   const std::true_type yes;
   const std::false_type no;
   const bool adds = p.addend.data != nullptr;
-  if constexpr (kWidth == 8 && std::is_same_v<Act, Relu<Math<T>>>) {
+  if constexpr (kWidth == 8 && kRelu<T, Act>) {
     if (p.mask != nullptr) return adds ? write(yes, yes) : write(no, yes);
   }
   adds ? write(yes, no) : write(no, no);

@@ -41,7 +41,7 @@ struct RingBackwardWorker {
   static constexpr int kWidth = kPackSize<T>, kBatch = 2;
   static constexpr bool kActs = !kIdentity<T, Act>;
   /// dh takes dy's place, where rounding it to T changes nothing.
-  static constexpr bool kKeeps = kActs && (std::is_same_v<T, A> || std::is_same_v<Act, Relu<Math<T>>>);
+  static constexpr bool kKeeps = kActs && (std::is_same_v<T, A> || kRelu<T, Act>);
 
   /// What belongs to a set: of several channels without their weights and biases.
   struct Constants {
@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(kChannelRingThreads, 1)
     if constexpr (kSeveral) {
       run(std::integral_constant<SlopeFrom, kIdentity<T, Act> ? SlopeFrom::nothing : SlopeFrom::x>());
     } else {
-      with_slope<T, Act, std::is_same_v<Act, Relu<Math<T>>>>(p, run);
+      with_slope<T, Act, kRelu<T, Act>>(p, run);
     }
   }
   end_ring(share);

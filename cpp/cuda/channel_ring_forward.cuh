@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kChannelRingThreads, 1)
     if constexpr (kSeveral) {  // never beside a mask or an addend
       run(no, no);
     } else {
-      constexpr bool kMarks = kPackSize<T> == 8 && std::is_same_v<Act, Relu<Math<T>>>;
+      constexpr bool kMarks = kPackSize<T> == 8 && kRelu<T, Act>;
       const bool marks = kMarks && p.mask != nullptr;
       if constexpr (kMarks) {
         if (marks) adds ? run(yes, yes) : run(no, yes);

@@ -16,7 +16,8 @@ __device__ __forceinline__ ChannelItem row_part(const ChannelSpace& s, unsigned 
 }
 
 /// The same in the second pass, whose blocks come by rows, all tiles of all batches side by side, from the last rows
-/// on: the first pass went down all tiles at the same time, so what it read last is surest to be in the L2 cache.
+/// on. Where all blocks of the first pass run at once they go down all tiles at the same time, so that what they read
+/// last is surest to be in the L2 cache.
 __device__ __forceinline__ ChannelItem row_part_backwards(const ChannelSpace& s, unsigned block, unsigned blocks) {
   const unsigned number = blocks - 1 - block, part = s.by_strips.quotient(number);
   const unsigned strip = number - part * s.by_strips.size, slab = s.by_stacks.quotient(strip);

@@ -58,6 +58,13 @@ struct SlabSpace {
   }
 };
 
+/// What lies in the middle of two pairs of numbers, from the lower and the higher ones, so that one of the four may be
+/// anything.
+template <class A>
+__device__ __forceinline__ A middle_of_pairs(A low, A other_low, A high, A other_high) {
+  return A(0.5) * max(low, other_low) + A(0.5) * min(high, other_high);
+}
+
 /// This block's part of its slab, and this thread's of it.
 template <class T>
 struct SlabShare {
@@ -99,15 +106,14 @@ struct SlabShare {
     return kept + (tensor * s.accesses + index) * kStep;
   }
   /// A number near the mean of a group, whose first channel of the slab's is given, the same in all blocks: what lies
-  /// in the middle of four elements, so that one of them may be anything.
+  /// in the middle of four elements.
   __device__ __forceinline__ Accumulator<T> middle(const ChannelView& x, int channel) const {
     using A = Accumulator<T>;
     const T* const from = static_cast<const T*>(x.data) + batch * s.batch_stride + first + channel;
     A of[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) of[i] = finite_or_zero(convert<A>(from[s.rows / 4 * i * s.row_stride]));
-    const A low = max(min(of[0], of[1]), min(of[2], of[3])), high = min(max(of[0], of[1]), max(of[2], of[3]));
-    return A(0.5) * low + A(0.5) * high;
+    return middle_of_pairs(min(of[0], of[1]), min(of[2], of[3]), max(of[0], of[1]), max(of[2], of[3]));
   }
   /// The number of the first element of the thread's pack k in a mask.
   __device__ __forceinline__ int64_t number(int k) const {

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
     share.copy(p.dy, 1);
     if constexpr (!kIdentity<T, Act>) share.prefetch(slope_view(p));
   };
-  if (kBits<T, Act> && p.mask != nullptr) {
+  if (kRelu<T, Act> && p.mask != nullptr) {
     share.keep_bits(p.mask, copy);
   } else {
     copy();

@@ -66,7 +66,7 @@ __device__ __forceinline__ void write_slab(const ForwardProblem<A>& p, const Sla
   const std::true_type yes;
   const std::false_type no;
   const bool adds = p.addend.data != nullptr;
-  if constexpr (std::is_same_v<Act, Relu<Math<T>>>) {
+  if constexpr (kRelu<T, Act>) {
     if (p.mask != nullptr) return adds ? write(yes, yes) : write(no, yes);
   }
   adds ? write(yes, no) : write(no, no);
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
     const NumberPair<A> of = memory.entries[group];
     Moments<A> m{of.first, of.second, elements};
     if (s.blocks > 1) {
-      m = moments_of_sets(1, of.first, [&](auto visit) {
+      m = moments_of_sets(1, finite_or_zero(of.first), [&](auto visit) {
         for (int block = 0; block < s.blocks; ++block) {
           const NumberPair<A> part = memory.entries[block * s.channels + group];
           visit(Moments<A>{part.first, part.second,

@@ -6,10 +6,6 @@
 
 namespace normact::cuda {
 
-/// Whether a mask's bits may be all that a slope is told from.
-template <class T, class Act>
-constexpr bool kBits = std::is_same_v<Act, Relu<Math<T>>>;
-
 /// dh and x - mean of a thread's packs; Walk tells which elements of a pack are of which of its channels, Share where
 /// packs are. kKeeps: dh takes the places of dy and of one more tensor in between.
 template <class T, class Act, class Walk, class Share, bool kKeeps>
@@ -18,7 +14,7 @@ struct SlabSlopes {
   static constexpr int kWidth = kPackSize<T>, kOwned = Walk::kOwned;
   static constexpr bool kActs = !kIdentity<T, Act>;
   /// Where rounding dh to T changes nothing it takes dy's place.
-  static constexpr bool kExact = std::is_same_v<T, A> || kBits<T, Act>;
+  static constexpr bool kExact = std::is_same_v<T, A> || kRelu<T, Act>;
   static constexpr int kParts = kWidth / kPackSize<A>;
 
   const BackwardProblem<A>& p;
@@ -46,7 +42,7 @@ struct SlabSlopes {
       return;
     }
     unpack(load_shared_pack<T>(share.at(1, k)), dh);
-    if constexpr (kBits<T, Act> && Share::kBeside && !kAgain) {
+    if constexpr (kRelu<T, Act> && Share::kBeside && !kAgain) {
       if (p.mask != nullptr) {
         multiply_by_bits(share.bits(k), dh);
         keep(k, dh);

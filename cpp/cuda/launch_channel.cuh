@@ -170,7 +170,7 @@ Status launch_slab_backward(const BackwardProblem<Accumulator<T>>& p, const Chan
       return launch_kernel<slab_backward_kernel<T, Act, decltype(keeps)::value>>(
           "slab norm backward kernel launch", slab_shape(plan), launch, p, SlabSpace(p, p.x, plan), entries);
     };
-    if constexpr (sizeof(T) == 2 && !kIdentity<T, Act> && !std::is_same_v<Act, Relu<Math<T>>>) {
+    if constexpr (sizeof(T) == 2 && !kIdentity<T, Act> && !kRelu<T, Act>) {
       if (plan.keeps_slopes) return run(std::true_type{});
     }
     return run(std::false_type{});

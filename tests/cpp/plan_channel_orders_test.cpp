@@ -92,34 +92,42 @@ TEST(sets_of_planes_that_fit_few_blocks_are_slabs) {
   CHECK(!goes(forward(Layout::planes, 8, 256, 4100, 256)));           // no whole packs
 }
 
-TEST(slabs_of_planes_are_tested_on_a_gpu) {  // test_channel_plane_slabs.py
-  const auto goes = [](const auto& of) { return is_plane_slab(plan_of(of)); };
-  for (const DType dtype : {DType::bf16, DType::f32}) {
-    const bool narrow = dtype == DType::bf16;
-    for (const auto& [samples, channels, places] :
-         {std::array<int64_t, 3>{70, 64, 1024}, {20, 61, 4160}, {2, 30, 80000}, {8, 8, 72000}, {40, 70, 4096}}) {
-      const ChannelForward p = forward(Layout::planes, samples, channels, places, channels, dtype);
-      CHECK(goes(p) && (!narrow || goes(backward(p))));
-    }
-    for (const auto& [samples, channels, places] :
-         {std::array<int64_t, 3>{33, 20, 256}, {17, 130, 960}, {32, 16, 3136}, {9, 3, 10400}, {64, 600, 256}}) {
-      const ChannelForward p = forward(Layout::planes, samples, channels, places, 0, dtype);
-      CHECK(goes(p) && (!narrow || goes(backward(p))));
-    }
-    for (const auto& [samples, channels, places, groups] : {std::array<int64_t, 4>{5, 48, 64, 2},
-                                                            {40, 96, 576, 8},
-                                                            {60, 320, 256, 16},
-                                                            {30, 90, 2048, 9},
-                                                            {1, 120, 36864, 8},
-                                                            {2, 200, 12288, 10}}) {
-      const ChannelForward p = forward(Layout::planes, samples, channels, places, groups, dtype);
-      CHECK(narrow ? goes(p) : places > 576 || goes(p));
-    }
-    for (const auto& [samples, channels, places, groups] :
-         {std::array<int64_t, 4>{60, 320, 256, 16}, {30, 90, 2048, 9}}) {
-      CHECK(!narrow || goes(backward(forward(Layout::planes, samples, channels, places, groups, dtype))));
+/// A shape of test_channel_plane_slabs.py, and which directions go by slabs: of bf16, with SiLU, and of fp32.
+struct SlabCase {
+  int64_t samples, channels, places, groups;
+  bool forward, backward, activated, wide_forward, wide_backward;
+};
+
+TEST(slabs_of_planes_are_tested_on_a_gpu) {
+  const SlabCase cases[] = {
+      {70, 64, 1024, 64, true, true, true, true, true},     {20, 61, 4160, 61, true, true, true, true, true},
+      {2, 30, 80000, 30, true, true, true, true, false},    {8, 8, 72000, 8, true, true, true, true, false},
+      {40, 70, 4096, 70, true, true, true, true, true},     {33, 20, 256, 0, true, true, true, true, true},
+      {17, 130, 960, 0, true, true, true, true, true},      {32, 16, 3136, 0, true, true, true, true, true},
+      {9, 3, 10400, 0, true, true, true, true, true},       {64, 600, 256, 0, true, true, true, true, false},
+      {5, 48, 64, 2, true, false, false, true, false},      {40, 96, 576, 8, true, false, false, true, false},
+      {60, 320, 256, 16, true, true, true, true, true},     {30, 90, 2048, 9, true, true, true, false, false},
+      {1, 120, 36864, 8, true, false, false, false, false}, {2, 200, 12288, 10, true, false, false, false, false},
+      {2, 512, 4096, 32, true, true, true, true, false},    {2, 256, 4096, 32, true, false, true, true, true},
+      {2, 60, 9216, 12, true, false, true, true, false},    {2, 56, 12288, 8, true, false, true, true, false},
+  };
+  for (const SlabCase& of : cases) {
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+      const bool wide = dtype == DType::f32;
+      const ChannelForward p = forward(Layout::planes, of.samples, of.channels, of.places, of.groups, dtype);
+      ChannelBackward b = backward(p);
+      CHECK_EQ(is_plane_slab(plan_of(p)), wide ? of.wide_forward : of.forward);
+      CHECK_EQ(is_plane_slab(plan_of(b)), wide ? of.wide_backward : of.backward);
+      b.activation.kind = NORMACT_ACTIVATION_SILU;
+      if (!wide) CHECK_EQ(is_plane_slab(plan_of(b)), of.activated);
     }
   }
+  ChannelBackward b = backward(forward(Layout::planes, 2, 512, 4096, 32));  // a cluster, whose blocks have as much
+  CHECK_EQ(plan_of(b).cluster, 2);
+  b = backward(forward(Layout::planes, 2, 56, 12288, 8));  // and one whose last block has one plane of two
+  b.activation.kind = NORMACT_ACTIVATION_SILU;
+  CHECK_EQ(plan_of(b).cluster, 4);
+  CHECK_EQ(plan_of(b).units_a_part, 2 * 1536);
 }
 
 TEST(whole_planes_go_by_launches) {
@@ -149,7 +157,9 @@ TEST(whole_planes_go_by_launches) {
   CHECK(goes(forward(Layout::planes, 1024, 16, 12544, 0)));  // rings have room for a set and no more
   CHECK(goes(forward(Layout::planes, 1, 128, 1310720, 8)));  // or for none
   CHECK(!goes(forward(Layout::planes, 1024, 64, 16, 32)));   // groups of four packs
-  CHECK(!goes(forward(Layout::planes, 2, 2304, 8, 1)));      // parts of more channels than threads
+  CHECK(plan_of(backward(forward(Layout::planes, 2, 2304, 8, 1))).order ==
+        ChannelOrder::kept);  // parts of more channels
+                              // than threads
   uint8_t mask = 0;
   p = forward(Layout::planes, 3, 256, 784, 0);
   p.mask = &mask;
@@ -163,6 +173,20 @@ TEST(whole_planes_go_by_launches) {
   CHECK(on_ampere(p).order == ChannelOrder::kept);  // large planes, if nothing else is read
   p.addend = p.x;
   CHECK(on_ampere(p).order == ChannelOrder::launches);
+}
+
+TEST(launches_are_tested_on_a_gpu) {  // test_channel_planes.py
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    const ChannelForward many = forward(Layout::planes, 1, 4400, 1024, 4, dtype);  // parts of some channels each
+    CHECK(plan_of(many).order == ChannelOrder::launches && plan_of(backward(many)).order == ChannelOrder::launches);
+    CHECK(plan_of(many).apply.packs_a_part > 2 * 1024 * size_of(dtype) / 16);
+  }
+  ChannelForward p = forward(Layout::planes, 35, 70, 400, 70, DType::f32);
+  p.running.mean.data = memory;
+  CHECK(plan_of(p).order == ChannelOrder::launches);
+  p = forward(Layout::planes, 5, 60, 43264, 60, DType::f32);
+  p.running.mean.data = memory;
+  CHECK(plan_of(p).order == ChannelOrder::rings);
 }
 
 TEST(sets_of_planes_go_through_clusters) {
@@ -213,9 +237,11 @@ TEST(sets_of_planes_go_through_clusters) {
   CHECK(goes(p) && plan_of(p).workspace_bytes >= 8 * 64 * 16);
   p.source = StatisticsSource::running;
   CHECK(!goes(p));
-  CHECK(!goes(forward(Layout::planes, 8, 256, 4096, 256)));  // short turns
-  CHECK(!goes(forward(Layout::planes, 512, 256, 256, 0)));   // small planes
-  CHECK(!goes(forward(Layout::planes, 64, 256, 3132, 0)));   // no whole packs
+  p = forward(Layout::planes, 8, 256, 4096, 256);
+  p.addend = p.x;                                           // else slabs
+  CHECK(!goes(p));                                          // short turns
+  CHECK(!goes(forward(Layout::planes, 512, 256, 256, 0)));  // small planes
+  CHECK(!goes(forward(Layout::planes, 64, 256, 3132, 0)));  // no whole packs
   CHECK(!goes(forward(Layout::rows, 64, 256, 3136, 0)));
 }
 
@@ -244,7 +270,6 @@ TEST(groups_of_planes_go_through_clusters) {
     const ChannelForward uneven = groups(18, 96, 5000, 8);  // a warp's packs of two channels
     CHECK(goes(uneven) && !goes_back(uneven));
   }
-  CHECK(!goes(forward(Layout::planes, 32, 512, 256, 32)));  // short turns
   CHECK(!goes(forward(Layout::planes, 64, 4096, 64, 32)));  // small planes
   CHECK(!goes(forward(Layout::planes, 2, 8, 131072, 2)));   // few blocks
   CHECK(!goes(forward(Layout::rows, 8, 320, 4096, 32)));

@@ -22,10 +22,11 @@ from devices import TorchDevice
 from layouts import channels_last
 
 DTYPES = (("float64", "float64"), ("float32", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
-RINGS = ((6, 4, 300, 600), (17, 20, 120, 192))
+RINGS = ((6, 4, 300, 600), (17, 20, 120, 192), (25, 20, 64, 64))
 # (N, C); few and many places, whole packs and not; channels that are whole packs, straddle them, or are many; many
 # small planes; sets that need more than one block, with whole packs and without; sets of planes that a block takes on,
-# or a cluster; sizes that rings ask for, with groups of one channel and of five.
+# or a cluster; sizes that rings ask for, with groups of one channel and of five: of these the larger one forward, the
+# smaller one backward.
 SHAPES = (
     (33, 12),
     (3, 8, 49),

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch, group and instance norm of planes whose sets fit the shared memory of few blocks, on a GPU.
 
-tests/cpp/plan_channel_orders_test.cpp holds that these shapes go so.
+tests/cpp/plan_channel_orders_test.cpp holds which of these shapes go so, in which type and direction.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.cuda
 INSTANCES = ((70, 64, 32, 32), (20, 61, 40, 104), (2, 30, 200, 400), (8, 8, 200, 360), (40, 70, 64, 64))
 BATCHES = ((33, 20, 16, 16), (17, 130, 24, 40), (32, 16, 56, 56), (9, 3, 100, 104), (64, 600, 16, 16))
 # Channels that are less than a warp's packs, or no multiple of them (the forward alone goes so), or many packs; several
-# a block, or a few of each block of a cluster, of which the last has less.
+# a block, or a few of each block of a cluster, of which the last may have less.
 GROUPS = (
     ((5, 48, 8, 8), 2),
     ((40, 96, 24, 24), 8),
@@ -32,6 +33,10 @@ GROUPS = (
     ((30, 90, 64, 32), 9),
     ((1, 120, 192, 192), 8),
     ((2, 200, 96, 128), 10),
+    ((2, 512, 64, 64), 32),
+    ((2, 256, 64, 64), 32),
+    ((2, 60, 96, 96), 12),
+    ((2, 56, 96, 128), 8),
 )
 
 
@@ -66,11 +71,12 @@ def test_group_norm(device: Device, dtype: str, shape: tuple[int, ...], groups: 
     check(device, problem, *((every_second_channel,) * 2 if kind == "silu" else ()))
 
 
-@pytest.mark.parametrize("outlier", [0.0, 1e6, np.inf, np.nan])
-@pytest.mark.parametrize("outliers", [1, 4])
+@pytest.mark.parametrize(
+    ("outliers", "outlier"), [*itertools.product((1, 4), (0.0, 1e6, np.inf, np.nan)), (1, 1e19)], ids=str
+)
 @pytest.mark.parametrize("shape", [(40, 8, 32, 32), (2, 8, 256, 256)], ids=str)
 def test_elements_far_from_the_mean(device: Device, shape: tuple[int, ...], outliers: int, outlier: float) -> None:
-    """Sums are about what lies in the middle of four elements, whatever these are."""
+    """Sums are about what lies in the middle of four elements, whatever these are, and however large one of them."""
     rng = np.random.default_rng(5)
     x = rng.standard_normal(shape) + 1e4
     x[0, 3, :: shape[2] // 4, 0][:outliers] = outlier

@@ -60,6 +60,12 @@ def test_planes_of_whole_packs(device: Device, op: str, dtype: str, shape: tuple
         check(device, problem, every_second_channel, every_second_channel)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_parts_of_many_channels(device: Device, dtype: str) -> None:
+    """Of a group that is too large for all but launches."""
+    check(device, Problem("group_norm", (1, 4400, 32, 32), dtype, "float32", num_groups=4, activation=Kind("silu")))
+
+
 @every_op
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_large_planes_of_whole_packs(device: Device, op: str, dtype: str) -> None:
@@ -70,9 +76,10 @@ def test_large_planes_of_whole_packs(device: Device, op: str, dtype: str) -> Non
     check(device, dataclasses.replace(plain, activation=Kind("silu"), running=False))
 
 
-def test_running_statistics_change_no_output(device: Device) -> None:
-    """All warps of a block read of its set what running statistics are made of as well."""
-    problem = Problem("instance_norm", (35, 70, 56, 56), "float32", "float32", running=True, mean=30.0)
+@pytest.mark.parametrize("shape", [(35, 70, 20, 20), (35, 70, 56, 56), (5, 60, 208, 208)], ids=str)
+def test_running_statistics_change_no_output(device: Device, shape: tuple[int, ...]) -> None:
+    """What running statistics are made of is not what others of the set still read: launches, slabs, rings."""
+    problem = Problem("instance_norm", shape, "float32", "float32", running=True, mean=30.0)
     given = arrays(device, problem)
     plain = device.bits(forward(problem, given._replace(running_mean=None, running_var=None)))
     for _ in range(4):

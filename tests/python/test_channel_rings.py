@@ -73,6 +73,8 @@ def test_options(device: Device, op: str, dtype: str, kind: str) -> None:
     """Of shapes that have as few elements as the way takes."""
     alone = {"batch_norm": (40, 8, 160, 160), "instance_norm": (34, 8, 200, 200)}[op]
     shape = {"one": (1, 7, 1000, 1000), "plain": alone, "bare": alone}.get(kind, (40, 8, 120, 120))
+    if op == "instance_norm" and kind != "one":
+        shape = alone
     plain = Problem(op, shape, dtype, "float32", mean=30.0)
     fused = fused_problem(op, shape, dtype)
     if op != "batch_norm" and kind in ("frozen", "y", "mask", "leaky"):
