@@ -104,7 +104,7 @@ void plan_read_twice(const ChannelRequest& r, const DeviceInfo& device, const Ch
   ChannelPlan& plan = *to;
   const bool planes = r.access == ChannelAccess::planes;
   const int blocks_an_sm = planes ? tuning.plane_blocks : tuning.element_blocks;
-  const int64_t resident = std::max<int64_t>(1, device.multiprocessors - r.sm_margin) * blocks_an_sm;
+  const int64_t resident = multiprocessors_of(r, device) * blocks_an_sm;
   if (planes) {
     divide_planes(r, item_bytes_of(r, tuning, resident), kSegmentPacks, &plan);
   } else {

@@ -21,6 +21,11 @@ inline int64_t group_channels(const ChannelRequest& r) { return r.geometry.chann
 
 inline int64_t batches_of(const ChannelRequest& r) { return r.set == ChannelSet::channel ? 1 : r.geometry.samples; }
 
+/// Those of the device that a launch may count on.
+inline int64_t multiprocessors_of(const ChannelRequest& r, const DeviceInfo& device) {
+  return std::max(1, device.multiprocessors - r.sm_margin);
+}
+
 /// Bytes that a pass reads of `channels` channels of a batch.
 inline int64_t bytes_of(const ChannelRequest& r, int64_t channels) {
   const int64_t places = r.geometry.places * (r.set == ChannelSet::channel ? r.geometry.samples : 1);

@@ -91,7 +91,7 @@ int64_t work_of(const ChannelPlan& plan) { return rounds_of(plan) * (plan.access
 /// The plan, whatever the rounds.
 bool plan_rounds(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan) {
   const int blocks = tuning.kept_blocks;
-  const int64_t multiprocessors = std::max(1, device.multiprocessors - r.sm_margin);
+  const int64_t multiprocessors = multiprocessors_of(r, device);
   const Room room{multiprocessors * blocks, tuning.kept_teams, device.shared_memory_block / blocks - kBlockReserve};
   const int64_t most = room.memory / (kAccessBytes * r.kept);
   ChannelPlan best{};

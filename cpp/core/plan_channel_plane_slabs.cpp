@@ -38,10 +38,6 @@ int64_t kept_bytes_of(const ChannelRequest& r, const PlaneSlabs& of) {
   return (r.kept + (of.keeps ? 1 : 0)) * of.accesses * of.threads * kPackBytes;
 }
 
-int64_t multiprocessors_of(const ChannelRequest& r, const DeviceInfo& device) {
-  return std::max(1, device.multiprocessors - r.sm_margin);
-}
-
 /// As many blocks a set as leave no multiprocessor idle that could have one.
 int log_of(const ChannelRequest& r, const DeviceInfo& device, const PlaneSlabs& of) {
   int log = 0;

@@ -195,7 +195,7 @@ Rings best_rings(const ChannelRequest& r, const DeviceInfo& device, const Channe
     consider(true, blocks, active > 0 && log == 0 ? std::max<int64_t>(1, left) : left, kClusterBytes[log]);
   }
   if (sets * packs * kPackBytes < tuning.ring_team_bytes) return best;
-  const int64_t multiprocessors = std::max(1, device.multiprocessors - r.sm_margin);
+  const int64_t multiprocessors = multiprocessors_of(r, device);
   for (int64_t teams = 1; teams <= kMostTeams; ++teams) {
     const int64_t blocks = std::min<int64_t>(multiprocessors / teams, kRingTeam);
     if (blocks > 1 << kMostLog) consider(false, blocks, teams, 0);

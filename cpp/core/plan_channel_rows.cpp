@@ -91,7 +91,7 @@ bool plan_rows(const ChannelRequest& r, const DeviceInfo& device, const ChannelT
     return false;
   ChannelPlan& plan = *to;
   const int64_t blocks_an_sm = r.tensors > 1 ? tuning.row_pair_blocks : tuning.row_blocks;
-  const int64_t resident = std::max<int64_t>(1, device.multiprocessors - r.sm_margin) * blocks_an_sm;
+  const int64_t resident = multiprocessors_of(r, device) * blocks_an_sm;
   plan.order = ChannelOrder::launches;
   plan.tiles_an_item = 1;
   divide_rows(r, tile_of_rows(r, device, tuning, blocks_an_sm), &plan);

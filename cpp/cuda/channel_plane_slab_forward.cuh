@@ -24,7 +24,7 @@ __device__ __forceinline__ A middle_of_set(const PlaneSlabShare<T>& share, const
 template <class T, class A = Accumulator<T>>
 __device__ __forceinline__ Moments<A> plane_slab_moments(const PlaneSlabShare<T>& share,
                                                          const PlaneSlabMemory<A>& memory, A origin) {
-  constexpr int kWidth = kPackSize<T>, kApart = 4;  // sums of some ten elements each
+  constexpr int kWidth = kPackSize<T>, kApart = 4;  // a thread's sums: fp32 bears some fifty elements of each
   const A elements = static_cast<A>((share.end() - share.begin()) * kWidth), reciprocal = quick_reciprocal(elements);
   A centre = origin;
   for (bool first = true;; first = false) {
