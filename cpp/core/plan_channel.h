@@ -30,6 +30,14 @@ constexpr int kMostPlaneSlabThreads = 512;  // of a block, of which a multiproce
 constexpr int kMostSlabAccesses = 32;       // of a thread: fp32 bears sums of some hundred elements
 constexpr int kTileNumbers = 6;             // launches: of a channel, that the rows of a block have in common
 
+/// Slabs of so many channels: numbers from what one row of threads leaves to what the next one does. In all but the
+/// narrowest, threads that add up sums of neighbouring channels, of several rows, meet in no bank of shared memory.
+constexpr int64_t slab_sum_pitch(int64_t channels) {
+  constexpr int64_t kBanks = 32, kPack = 4;
+  if (channels > kBanks && channels % kBanks != 0) return channels;
+  return channels + (channels / 8 < kPack ? kPack : channels / 8);
+}
+
 /// How the tensors of x's shape are accessed.
 enum class ChannelAccess : uint8_t {
   planes,   // packs: the places of a channel are neighbours; a pack at the edge of a plane is cut

@@ -40,7 +40,7 @@ int64_t parameter_bytes_of(const ChannelRequest& r, int64_t channels) {
 }
 int64_t sum_bytes_of(const ChannelRequest& r, const Slabs& of) {
   const int64_t pair = 2 * accumulator_bytes(r.dtype);
-  return round_up((of.blocks() + 1) * of.channels * pair, kPackBytes) + kChannelThreads * width_of(r) * pair;
+  return round_up((of.blocks() + 1) * of.channels * pair, kPackBytes) + of.lines * slab_sum_pitch(of.channels) * pair;
 }
 /// A byte for each pack, of a mask that is read.
 int64_t bits_bytes_of(const ChannelRequest& r, const Slabs& of) {

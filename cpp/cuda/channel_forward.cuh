@@ -133,7 +133,7 @@ struct ForwardPass {
       if (kKept && !s.settles_apart) settled[group - settle.first_of_slab] = of;
       if (!first) return;
       hand(finals + settle.batch * s.groups + group, of);
-      leave_statistics(p, settle.batch, group, m, rstd, entries + own(0));
+      leave_statistics(p, settle.batch, group, m, rstd, entries + own(0), running_of_set(p, group));
     });
   }
 

@@ -66,6 +66,8 @@ __global__ void __launch_bounds__(kMostPlaneSlabThreads, 2)
   share.copy(p.x, 0);
   const NumberPair<A> only = keep_parameters(share, memory, p.weight, p.bias);
   const A origin = middle_of_set(share, p.x);
+  const bool leads = share.rank == 0 && threadIdx.x == 0;
+  const RunningEntry<A> before = leads ? running_of_set(p, share.group) : RunningEntry<A>();
   wait_all_copies();
   Moments<A> m = plane_slab_moments(share, memory, origin);
   if (space.blocks > 1) {
@@ -77,8 +79,8 @@ __global__ void __launch_bounds__(kMostPlaneSlabThreads, 2)
   }
   m.mean += origin;
   const A rstd = rstd_of(variance(m), p.eps);
-  if (share.rank == 0 && threadIdx.x == 0) {
-    leave_statistics(p, share.batch, share.group, m, rstd, entries + share.set);
+  if (leads) {
+    leave_statistics(p, share.batch, share.group, m, rstd, entries + share.set, before);
     if (share.set == 0) count_batch(p.running);
   }
   const bool several = share.several();

@@ -67,6 +67,7 @@ __device__ __forceinline__ NumberPair<Accumulator<T>> plane_statistics(const For
     }
     return of;
   }
+  const RunningEntry<A> before = leads ? running_of_set(p, part.group) : RunningEntry<A>();
   MomentsEntry<A>* const own = entries + static_cast<int64_t>(part.set) * entries_a_set;
   Moments<A> m = moments_of_sets(team.lanes(), own->mean, [&](auto visit) {
 #pragma unroll 4
@@ -75,7 +76,8 @@ __device__ __forceinline__ NumberPair<Accumulator<T>> plane_statistics(const For
   m.mean += own->origin;
   const A rstd = rstd_of(variance(m), p.eps);
   if (leads) {
-    leave_statistics<A>(p, part.batch, part.group, m, rstd, nullptr);  // the block's other warps may still read entries
+    // The block's other warps may still read entries.
+    leave_statistics<A>(p, part.batch, part.group, m, rstd, nullptr, before);
     if (part.number == 0) count_batch(p.running);
   }
   return {m.mean, rstd};

@@ -134,7 +134,7 @@ __device__ __forceinline__ void serve_ring_forward(const ForwardProblem<A>& p, c
     if (share.rank != turn % share.blocks) return;
     const PlanePart<T> set = share.set(turn);
     leave_statistics(p, set.batch, set.group, Moments<A>{mean, variance * elements, static_cast<A>(elements)}, rstd,
-                     entries + set.number);
+                     entries + set.number, running_of_set(p, set.group));
   };
   const RowParts warps(share.lane < share.warps ? share.packs_of_warp(share.lane) * kWidth : 0, share.count * kWidth);
   const auto merge_warps = [&](const SumPair<double>& part) { return warps.merge<NormKind::layer>(part); };

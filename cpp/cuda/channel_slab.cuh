@@ -25,6 +25,7 @@ struct SlabSpace {
   int blocks;        // of a cluster
   int rows, rows_a_block;
   int accesses;                            // of a thread, at most
+  int pitch, pitches;                      // slab_sum_pitch(), and as far from one number of threads to the next
   int parameters_at, entries_at, bits_at;  // in shared memory
   bool folds;                              // all channels of a pack are of one group: a thread leaves their sum
   int64_t row_stride, batch_stride;
@@ -43,6 +44,8 @@ struct SlabSpace {
         rows(static_cast<int>(plan.units)),
         rows_a_block(static_cast<int>(plan.units_a_part)),
         accesses(plan.accesses),
+        pitch(static_cast<int>(slab_sum_pitch(plan.tile))),
+        pitches(plan.lines * pitch),
         parameters_at(plan.kept_bytes),
         entries_at(plan.kept_bytes + plan.parameter_bytes),
         bits_at(plan.kept_bytes + plan.parameter_bytes + plan.scratch_bytes),
@@ -166,11 +169,10 @@ template <class T, class Parameters>
 struct SlabMemory {
   using A = Accumulator<T>;
   static constexpr int kWidth = kPackSize<T>;
-  Parameters* parameters;                                   // of channels
-  NumberPair<A>* entries;                                   // of groups or channels, from each block of the cluster
-  NumberPair<A>* results;                                   // of groups
-  A* sums;                                                  // of threads
-  static constexpr int kStride = kChannelThreads * kWidth;  // from one of a thread's numbers to the next
+  Parameters* parameters;  // of channels
+  NumberPair<A>* entries;  // of groups or channels, from each block of the cluster
+  NumberPair<A>* results;  // of groups
+  A* sums;                 // of threads
 
   __device__ __forceinline__ explicit SlabMemory(const SlabSpace& s)
       : parameters(reinterpret_cast<Parameters*>(channel_shared + s.parameters_at)),
@@ -182,7 +184,7 @@ struct SlabMemory {
   __device__ __forceinline__ void leave(const SlabSpace& s, int line, int column, int which, bool folds,
                                         const A (&value)[kWidth]) const {
     if (line >= s.lines) return;
-    A* const to = sums + which * kStride;
+    A* const to = sums + which * s.pitches;
     if (folds) {
       A sum = A(0);
 #pragma unroll
@@ -195,19 +197,19 @@ struct SlabMemory {
       Pack<A> pack;
 #pragma unroll
       for (int i = 0; i < kPackSize<A>; ++i) pack.word[i] = value[j + i];
-      store_shared_pack(shared_address(to + line * s.channels + column + j), pack);
+      store_shared_pack(shared_address(to + line * s.pitch + column + j), pack);
     }
   }
 
   /// visit(range, lane, lanes, sums) for each of `ranges` of neighbours in what all threads have left, behind a
   /// barrier: the sums of each of kNumbers, to all `lanes` threads of a warp that share it. by_length: a range's in a
-  /// row of threads.
+  /// row of threads; folded: as they have left it.
   template <int kNumbers, class Visit>
-  __device__ __forceinline__ void for_each_range(const SlabSpace& s, int ranges, const Divisor& by_length,
+  __device__ __forceinline__ void for_each_range(const SlabSpace& s, int ranges, const Divisor& by_length, bool folded,
                                                  Visit visit) const {
     const int lanes = lanes_for(ranges), lane = threadIdx.x & (lanes - 1);
     const int of_warp = (threadIdx.x & ~(kWarp - 1)) / lanes;
-    const int length = static_cast<int>(by_length.size), row = ranges * length;
+    const int length = static_cast<int>(by_length.size), row = folded ? ranges * length : s.pitch;
     for (int first = 0; first + of_warp < ranges; first += kChannelThreads / lanes) {
       const int range = first + static_cast<int>(threadIdx.x) / lanes;
       A sum[kNumbers] = {};
@@ -216,7 +218,7 @@ struct SlabMemory {
         const int line = static_cast<int>(by_length.quotient(static_cast<unsigned>(i)));
         const A* const from = sums + line * row + range * length + i - line * length;
 #pragma unroll
-        for (int n = 0; n < kNumbers; ++n) sum[n] += from[n * kStride];
+        for (int n = 0; n < kNumbers; ++n) sum[n] += from[n * s.pitches];
       }
 #pragma unroll
       for (int n = 0; n < kNumbers; ++n) sum[n] = sum_of_helpers(sum[n], lanes);  // all lanes of a warp take part

@@ -92,10 +92,14 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
     const int64_t index = share.parameter_of(c);
     memory.parameters[c] = {entry_or<T>(p.weight, index, A(1)), entry_or<T>(p.bias, index, A(0))};
   }
-  for (int group = threadIdx.x; group < s.groups; group += kChannelThreads) {
-    const A middle = share.middle(p.x, group * static_cast<int>(s.by_group.size));
-    memory.results[group] = {middle, middle};
+  // Groups of a slab are no more than threads.
+  const int mine = static_cast<int>(threadIdx.x);
+  if (mine < s.groups) {
+    const A middle = share.middle(p.x, mine * static_cast<int>(s.by_group.size));
+    memory.results[mine] = {middle, middle};
   }
+  const bool leaves = share.rank == 0 && mine < s.groups;
+  const RunningEntry<A> before = leaves ? running_of_set(p, share.first_group + mine) : RunningEntry<A>();
   __syncthreads();
   wait_all_copies();
 
@@ -126,42 +130,44 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
     memory.leave(s, share.line, share.column, 1, s.folds, square);
     __syncthreads();
     bool far = false;
-    memory.template for_each_range<2>(s, s.groups, s.by_share, [&](int group, int lane, int, const A(&total)[2]) {
-      const A about = memory.results[group].first - memory.results[group].second;
-      const Moments<A> m = moments_about(about, total[0], total[1], elements, reciprocal);
-      const NumberPair<A> found{m.mean, m.m2 < A(0) ? A(0) : m.m2};  // max() would lose NaN
-      far = far || were_far(found, about);
-      if (lane == 0) own[group] = found;
-    });
+    memory.template for_each_range<2>(
+        s, s.groups, s.by_share, s.folds, [&](int group, int lane, int, const A(&total)[2]) {
+          const A about = memory.results[group].first - memory.results[group].second;
+          const Moments<A> m = moments_about(about, total[0], total[1], elements, reciprocal);
+          const NumberPair<A> found{m.mean, m.m2 < A(0) ? A(0) : m.m2};  // max() would lose NaN
+          far = far || were_far(found, about);
+          if (lane == 0) own[group] = found;
+        });
     if (!__syncthreads_or(first && far)) break;
-    for (int group = threadIdx.x; group < s.groups; group += kChannelThreads) {
-      NumberPair<A>& of = memory.results[group];
-      if (were_far(own[group], of.first - of.second)) of.first = own[group].first + of.second;
+    if (mine < s.groups) {
+      NumberPair<A>& of = memory.results[mine];
+      if (were_far(own[mine], of.first - of.second)) of.first = own[mine].first + of.second;
     }
     __syncthreads();
   }
   SlabAddend<T> addend;
   if (p.addend.data != nullptr) addend.fetch(p.addend, share, 0);
   exchange_entries(s, memory, share.rank, s.groups);
-  for (int group = threadIdx.x; group < s.groups; group += kChannelThreads) {
-    const NumberPair<A> of = memory.entries[group];
+  if (mine < s.groups) {
+    const NumberPair<A> of = memory.entries[mine];
     Moments<A> m{of.first, of.second, elements};
     if (s.blocks > 1) {
       m = moments_of_sets(1, finite_or_zero(of.first), [&](auto visit) {
         for (int block = 0; block < s.blocks; ++block) {
-          const NumberPair<A> part = memory.entries[block * s.channels + group];
+          const NumberPair<A> part = memory.entries[block * s.channels + mine];
           visit(Moments<A>{part.first, part.second,
                            static_cast<A>(share.rows_of(block)) * static_cast<A>(s.by_group.size)});
         }
       });
     }
-    m.mean += memory.results[group].second;
+    m.mean += memory.results[mine].second;
     const A rstd = rstd_of(variance(m), p.eps);
-    memory.results[group] = {m.mean, rstd};
-    if (share.rank != 0) continue;
-    const int64_t set = share.batch * p.geometry.groups + share.first_group + group;
-    leave_statistics(p, share.batch, share.first_group + group, m, rstd, entries + set);
-    if (set == 0) count_batch(p.running);
+    memory.results[mine] = {m.mean, rstd};
+    if (leaves) {
+      const int64_t set = share.batch * p.geometry.groups + share.first_group + mine;
+      leave_statistics(p, share.batch, share.first_group + mine, m, rstd, entries + set, before);
+      if (set == 0) count_batch(p.running);
+    }
   }
   __syncthreads();
   write_slab<T, Act>(p, share, memory, addend);

@@ -33,14 +33,37 @@ __device__ __forceinline__ A rstd_of(A variance, double eps) {
   return reciprocal_std(variance, static_cast<A>(eps), [](A v) { return reciprocal_sqrt(v); });
 }
 
+/// Running statistics of a channel. To read them takes as long as memory does: where others wait for who enters new
+/// ones, that is begun long before.
+template <class A>
+struct RunningEntry {
+  A mean = A(0), variance = A(0);
+
+  RunningEntry() = default;
+  __device__ __forceinline__ RunningEntry(const RunningStatistics& running, int64_t channel) {
+    if (running.mean.data == nullptr) return;
+    mean = static_cast<const A*>(running.mean.data)[channel * running.mean.stride];
+    variance = static_cast<const A*>(running.variance.data)[channel * running.variance.stride];
+  }
+  /// Those of `mean` and `variance` entered.
+  __device__ __forceinline__ void update(const RunningStatistics& running, int64_t channel, A of_mean,
+                                         A of_variance) const {
+    if (running.mean.data == nullptr) return;
+    const A share = running_share<A>(running.cumulative, running.batches, running.momentum);
+    static_cast<A*>(running.mean.data)[channel * running.mean.stride] = updated_running(mean, of_mean, share);
+    static_cast<A*>(running.variance.data)[channel * running.variance.stride] =
+        updated_running(variance, of_variance, share);
+  }
+};
+
 template <class A>
 __device__ __forceinline__ void update_running(const RunningStatistics& running, int64_t channel, A mean, A variance) {
-  if (running.mean.data == nullptr) return;
-  const A share = running_share<A>(running.cumulative, running.batches, running.momentum);
-  A& to_mean = static_cast<A*>(running.mean.data)[channel * running.mean.stride];
-  A& to_variance = static_cast<A*>(running.variance.data)[channel * running.variance.stride];
-  to_mean = updated_running(to_mean, mean, share);
-  to_variance = updated_running(to_variance, variance, share);
+  RunningEntry<A>(running, channel).update(running, channel, mean, variance);
+}
+/// What a set's statistics are entered into, where it is a channel.
+template <class A>
+__device__ __forceinline__ RunningEntry<A> running_of_set(const ForwardProblem<A>& p, int64_t group) {
+  return p.set == ChannelSet::channel ? RunningEntry<A>(p.running, group) : RunningEntry<A>();
 }
 
 /// Which elements of h pass ReLU.
@@ -59,15 +82,16 @@ __device__ __forceinline__ void count_batch(const RunningStatistics& running) {
   if (running.batches != nullptr && !running.cumulative) ++*running.batches;
 }
 
-/// Writes the statistics of a set, and enters them into running ones, or into `entry`, of which those of instance norm
-/// are made, unless it has them and others may be reading it. One thread.
+/// Writes the statistics of a set, and enters them into running ones, which were `before`, or into `entry`, of which
+/// those of instance norm are made, unless it has them and others may be reading it. One thread.
 template <class A>
 __device__ __forceinline__ void leave_statistics(const ForwardProblem<A>& p, int64_t batch, int64_t group,
-                                                 const Moments<A>& m, A rstd, MomentsEntry<A>* entry) {
+                                                 const Moments<A>& m, A rstd, MomentsEntry<A>* entry,
+                                                 const RunningEntry<A>& before) {
   if (p.mean.data != nullptr) *statistic_at<A>(p.mean, batch, group) = m.mean;
   if (p.rstd.data != nullptr) *statistic_at<A>(p.rstd, batch, group) = rstd;
   if (p.set == ChannelSet::channel) {
-    update_running(p.running, group, m.mean, unbiased_variance(m));
+    before.update(p.running, group, m.mean, unbiased_variance(m));
   } else if (p.running.mean.data != nullptr && entry != nullptr) {
     *entry = {m.mean, m.m2, m.count, A(0)};
   }

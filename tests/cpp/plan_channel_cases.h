@@ -138,6 +138,10 @@ inline void check_slabs(const ChannelRequest& r, const ChannelPlan& plan) {
   CHECK_EQ(plan.groups, g.groups);
   CHECK_EQ(plan.slabs / plan.batches * plan.tile, g.channels);
   CHECK_EQ(plan.tile % (g.channels / g.groups), 0);
+  CHECK(plan.tile / (g.channels / g.groups) <= normact::kChannelThreads);  // a thread for each group
+  const int64_t pair = 8, sums = plan.lines * normact::slab_sum_pitch(plan.tile);
+  CHECK(normact::slab_sum_pitch(plan.tile) % 4 == 0 &&
+        plan.scratch_bytes >= (sums + (plan.cluster + 1) * plan.tile) * pair);
   CHECK_EQ(plan.lanes * 16 / size_of(r.dtype), plan.tile);
   CHECK(plan.lanes * plan.lines <= normact::kChannelThreads);
   CHECK(plan.units_a_part * plan.cluster >= plan.units && plan.units_a_part * (plan.cluster - 1) < plan.units);
