@@ -30,8 +30,9 @@ constexpr int kMostPlaneSlabThreads = 512;  // of a block, of which a multiproce
 constexpr int kMostSlabAccesses = 32;       // of a thread: fp32 bears sums of some hundred elements
 constexpr int kTileNumbers = 6;             // launches: of a channel, that the rows of a block have in common
 
-/// Slabs of so many channels: numbers from what one row of threads leaves to what the next one does. In all but the
-/// narrowest, threads that add up sums of neighbouring channels, of several rows, meet in no bank of shared memory.
+/// Slabs of so many channels: numbers from what one row of threads leaves to what the next one does. Of 32, 64 and 128
+/// channels, the threads of a warp that add up those of neighbouring channels, of several rows, meet in no bank of
+/// shared memory; narrower ones would need rows that no pack can be stored to.
 constexpr int64_t slab_sum_pitch(int64_t channels) {
   constexpr int64_t kBanks = 32, kPack = 4;
   if (channels > kBanks && channels % kBanks != 0) return channels;

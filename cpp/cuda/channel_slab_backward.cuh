@@ -73,16 +73,16 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
     const A weight = weighted ? memory.parameters[c].weight : A(1);
     memory.entries[c] = {weight * total.first, weight * total.second};
   };
-  memory.template for_each_range<2>(s, s.channels, Divisor(), false,
-                                    [&](int channel, int lane, int, const A(&total)[2]) {
-                                      if (lane != 0) return;
-                                      const NumberPair<A> sums{total[0], total[1] * memory.parameters[channel].rstd};
-                                      if (s.blocks == 1) {
-                                        settle(channel, sums);
-                                      } else {
-                                        memory.entries[share.rank * s.channels + channel] = sums;
-                                      }
-                                    });
+  const auto leave = [&](int channel, int lane, int, const A(&total)[2]) {
+    if (lane != 0) return;
+    const NumberPair<A> sums{total[0], total[1] * memory.parameters[channel].rstd};
+    if (s.blocks == 1) {
+      settle(channel, sums);
+    } else {
+      memory.entries[share.rank * s.channels + channel] = sums;
+    }
+  };
+  memory.template for_each_range<2>(s, s.channels, Divisor(), false, leave);
   __syncthreads();
   if (s.blocks > 1) {
     exchange_entries(s, memory, share.rank, s.channels);

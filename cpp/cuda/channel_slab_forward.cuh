@@ -130,14 +130,14 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
     memory.leave(s, share.line, share.column, 1, s.folds, square);
     __syncthreads();
     bool far = false;
-    memory.template for_each_range<2>(
-        s, s.groups, s.by_share, s.folds, [&](int group, int lane, int, const A(&total)[2]) {
-          const A about = memory.results[group].first - memory.results[group].second;
-          const Moments<A> m = moments_about(about, total[0], total[1], elements, reciprocal);
-          const NumberPair<A> found{m.mean, m.m2 < A(0) ? A(0) : m.m2};  // max() would lose NaN
-          far = far || were_far(found, about);
-          if (lane == 0) own[group] = found;
-        });
+    const auto leave = [&](int group, int lane, int, const A(&total)[2]) {
+      const A about = memory.results[group].first - memory.results[group].second;
+      const Moments<A> m = moments_about(about, total[0], total[1], elements, reciprocal);
+      const NumberPair<A> found{m.mean, m.m2 < A(0) ? A(0) : m.m2};  // max() would lose NaN
+      far = far || were_far(found, about);
+      if (lane == 0) own[group] = found;
+    };
+    memory.template for_each_range<2>(s, s.groups, s.by_share, s.folds, leave);
     if (!__syncthreads_or(first && far)) break;
     if (mine < s.groups) {
       NumberPair<A>& of = memory.results[mine];

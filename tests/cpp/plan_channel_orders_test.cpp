@@ -1,8 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which problems of batch, group and instance norm go by slabs or launches of their own: tested here without a GPU.
 #include <array>
+#include <set>
 
 #include "plan_channel_cases.h"
+
+TEST(sums_of_slabs_meet_in_no_bank) {
+  for (const int channels : {32, 64, 128}) {
+    const int rows = normact::kChannelThreads / channels;  // that threads add up side by side
+    std::set<int64_t> banks;
+    for (int row = 0; row < rows; ++row) {
+      for (int c = 0; c < 32 / rows; ++c) banks.insert((row * normact::slab_sum_pitch(channels) + c) % 32);
+    }
+    CHECK_EQ(banks.size(), size_t{32});
+  }
+}
 
 TEST(what_fits_few_blocks_is_kept_by_clusters) {
   ChannelForward p = forward(Layout::rows, 8, 1280, 256, 32);  // groups of 40 channels
