@@ -22,6 +22,8 @@ constexpr int kExchangeDepth = 4;          // rows whose sums a cluster's blocks
 constexpr int kTileForwardThreads = 512;   // of a block, two of which have registers for all their threads
 constexpr int kTileBackwardThreads = 320;  // the same, but for activations
 
+constexpr int kStaticSharedReserve = 4096;  // of a block's shared memory, for the kernels' static one
+
 /// What a plan needs to know of a device.
 struct DeviceInfo {
   int compute_capability;  // 90 for sm_90

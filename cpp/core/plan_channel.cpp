@@ -223,6 +223,7 @@ ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device
   if (plan_rings(request, device, tuning, &plan)) return plan;
   if (plan_planes(request, tuning, &plan)) return plan;
   ChannelRequest r = by_columns(request, tuning);
+  if (plan_band_slabs(r, device, &plan)) return plan;
   if (plan_slabs(r, device, &plan)) return plan;
   if (!divide(r, device, tuning, &plan)) divide(r = request, device, tuning, &plan);
   const int64_t entries_a_group = plan.parts * stacks_a_group(r, plan);

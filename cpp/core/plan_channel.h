@@ -39,6 +39,15 @@ constexpr int64_t slab_sum_pitch(int64_t channels) {
   return channels + (channels / 8 < kPack ? kPack : channels / 8);
 }
 
+/// Rows of threads of a team's slab that leave sums: those of a warp add up theirs first, where it has whole ones.
+constexpr int64_t team_sum_lines(int64_t lanes, int64_t lines) {
+  constexpr int64_t kMost = 16;
+  return lanes <= kMost && (lanes & (lanes - 1)) == 0 ? kChannelThreads / 32 : lines;
+}
+
+/// Pairs of numbers of a slab's groups: the results, and those of so many blocks, in whole packs.
+constexpr int64_t slab_entries(int64_t blocks, int64_t groups) { return ((blocks + 1) * groups + 1) / 2 * 2; }
+
 /// How the tensors of x's shape are accessed.
 enum class ChannelAccess : uint8_t {
   planes,   // packs: the places of a channel are neighbours; a pack at the edge of a plane is cut
@@ -142,6 +151,8 @@ struct ChannelPlan {
   int64_t blocks;
   int threads;          // slabs of planes: of a block
   int cluster;          // slabs, rings: blocks of one, 1 and more
+  bool team;            // slabs of rows: such blocks are no cluster, but run together
+  bool bands;           // slabs of columns: the least that are whole channels and packs, at most two channels a pack
   bool keeps_slopes;    // slabs: dh of 16 bits is kept in fp32, where one more tensor would be
   int accesses;         // kept, slabs: the most of a thread in an item, of each tensor
   int delay;            // kept: nanoseconds by which half of the teams begin later
@@ -163,6 +174,7 @@ struct ChannelPlan {
   int64_t stacks_a_slab() const { return (tiles_a_slab + tiles_an_item - 1) / tiles_an_item; }
   /// Whether blocks wait for others that may come later.
   bool waits_together() const {
+    if (order == ChannelOrder::slabs) return team;
     return order == ChannelOrder::rings ? !ring.clusters : order == ChannelOrder::kept && items_a_slab() > 1;
   }
   int64_t items_a_slab() const { return stacks_a_slab() * parts; }

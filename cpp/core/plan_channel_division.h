@@ -73,11 +73,13 @@ inline bool marks_rows(const ChannelRequest& r, int64_t lanes) {
   return width_of(r) == 8 || (r.geometry.channels % 8 == 0 && lanes % 2 == 0);
 }
 
-/// The workspace of slabs: moments that are averaged, an entry a set, or sums of the channels of each sample.
-inline void set_slab_workspace(const ChannelRequest& r, ChannelPlan* plan) {
-  const int64_t channels = r.channel_sums && r.set == ChannelSet::group ? r.geometry.channels : 0;
+/// The workspace of slabs: moments that are averaged, an entry a set, or sums of the channels of each sample, in parts;
+/// and `handed` bytes.
+inline void set_slab_workspace(const ChannelRequest& r, int64_t handed, ChannelPlan* plan) {
+  const int64_t channels = r.channel_sums && r.set == ChannelSet::group ? r.geometry.channels * plan->parts : 0;
   const int64_t entries = plan->batches * (r.averages ? plan->groups : channels);
-  plan->finals = plan->counters = plan->workspace_bytes = static_cast<size_t>(round_up(entries * r.entry_bytes, 256));
+  plan->finals = static_cast<size_t>(round_up(entries * r.entry_bytes, 256));
+  plan->counters = plan->workspace_bytes = plan->finals + static_cast<size_t>(round_up(handed, 256));
 }
 
 /// Threads side by side on a plane of so many packs.
@@ -97,6 +99,9 @@ bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelT
 
 /// A whole plan of slabs in the shared memory of clusters; false if they do not fit, or other ways are faster.
 bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* plan);
+
+/// The same of columns, in the least slabs that hold whole channels.
+bool plan_band_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* plan);
 
 /// The same of sets of planes of whole packs.
 bool plan_plane_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* plan);

@@ -138,7 +138,7 @@ bool plan_plane_slabs(const ChannelRequest& r, const DeviceInfo& device, Channel
   plan.kept_bytes = static_cast<int>(kept_bytes_of(r, of));
   plan.parameter_bytes = static_cast<int>(of.parameter_bytes);
   plan.scratch_bytes = static_cast<int>(of.sum_bytes);
-  set_slab_workspace(r, &plan);
+  set_slab_workspace(r, 0, &plan);
   return true;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans whose slabs lie in the shared memory of a block or of a cluster of blocks, each of which has one, does all with
-// it and ends: for tensors that a device takes at once, or in few turns.
+// Plans whose slabs lie in the shared memory of a block, of a cluster of blocks, or of a team of more of them, which
+// have one, do all with it and end: for tensors that a device takes at once, or in few turns.
 #include "core/plan_channel_division.h"
 
 namespace normact {
@@ -16,17 +16,24 @@ constexpr int64_t kMostRowBytes = 256;  // of a slab, but for the narrowest; wid
 constexpr double kBlockAccesses = 4, kClusterAccesses[] = {0, 0.7, 4, 6}, kRowEndBytes = 8, kOverlap = 0.8;
 constexpr double kSlopeAccesses = 0.35;  // slopes that are computed twice
 constexpr int kMostLog = 3;
+// Teams: what one costs, and each pair of numbers that a thread takes of it (H100).
+constexpr double kTeamAccesses = 19, kHandedAccesses = 1;
+constexpr double kMaskRowBytes = 40;  // bits of a mask are a part of a sector for each row: as much as so many bytes
+constexpr int64_t kLeastTeamTensor = 2 << 20;                   // bytes of x
+constexpr int64_t kMostHanded = 1200;                           // pairs that a block takes
+constexpr int64_t kLeastTeamBytes = 64, kLeastMaskBytes = 128;  // of a row of its slab, and where there is a mask
 
 struct Slabs {
   int64_t channels;  // of a slab
   int log;           // of the blocks of a cluster
+  int64_t team;      // blocks of a team; 0: they are a cluster
   bool keeps;        // slopes
   int64_t lines, accesses, clusters;
   int64_t turns;  // clusters one after the other, where a block has a multiprocessor for itself
   bool alone;     // a block leaves no room for another
   double time;
 
-  int64_t blocks() const { return int64_t{1} << log; }
+  int64_t blocks() const { return team > 0 ? team : int64_t{1} << log; }
 };
 
 int64_t kept_bytes_of(const ChannelRequest& r, const Slabs& of) {
@@ -39,8 +46,12 @@ int64_t parameter_bytes_of(const ChannelRequest& r, int64_t channels) {
   return round_up(channels * numbers * accumulator_bytes(r.dtype), kPackBytes);
 }
 int64_t sum_bytes_of(const ChannelRequest& r, const Slabs& of) {
-  const int64_t pair = 2 * accumulator_bytes(r.dtype);
-  return round_up((of.blocks() + 1) * of.channels * pair, kPackBytes) + of.lines * slab_sum_pitch(of.channels) * pair;
+  const int64_t pair = 2 * accumulator_bytes(r.dtype), groups = of.channels / group_channels(r);
+  const int64_t totals = groups == of.channels ? 0 : of.channels;
+  const int64_t pitch = slab_sum_pitch(of.channels) * pair;
+  if (of.team == 0) return (slab_entries(of.blocks(), groups) + totals) * pair + of.lines * pitch;
+  const int64_t sums = team_sum_lines(of.channels / width_of(r), of.lines) * pitch;
+  return (slab_entries(1, groups) + totals) * pair + std::max(sums, round_up(of.team * groups * pair, kPackBytes));
 }
 /// A byte for each pack, of a mask that is read.
 int64_t bits_bytes_of(const ChannelRequest& r, const Slabs& of) {
@@ -50,6 +61,25 @@ int64_t shared_bytes_of(const ChannelRequest& r, const Slabs& of) {
   return kept_bytes_of(r, of) + parameter_bytes_of(r, of.channels) + sum_bytes_of(r, of) + bits_bytes_of(r, of);
 }
 
+/// What a block does, in accesses of a thread.
+double turn_of(const ChannelRequest& r, const Slabs& of) {
+  const double again = r.slopes && !of.keeps ? kSlopeAccesses : 0;
+  const double turn = (r.kept + again) * static_cast<double>(of.accesses) + kBlockAccesses;
+  return turn * (1 + kRowEndBytes / static_cast<double>(of.channels * size_of(r.dtype)));
+}
+
+/// The time of a division beside one of another kind, whose rows are not as wide.
+double time_beside(const ChannelRequest& r, const Slabs& of) {
+  return r.mask ? of.time * (1 + kMaskRowBytes / static_cast<double>(of.channels * size_of(r.dtype))) : of.time;
+}
+
+/// Whether the accesses fit; sets whether one block alone does.
+bool fits(const ChannelRequest& r, const DeviceInfo& device, Slabs* of) {
+  const int64_t shared = shared_bytes_of(r, *of);
+  of->alone = 2 * (shared + kBlockReserve) > device.shared_memory_block + kBlockReserve;
+  return of->accesses <= kMostSlabAccesses && shared <= device.shared_memory_block;
+}
+
 /// Fills in the rest of a division by channels and cluster; false if it is none, or does not fit.
 bool divide(const ChannelRequest& r, const DeviceInfo& device, int64_t rows, Slabs* of) {
   const int64_t slots = of->log == 0 ? device.multiprocessors : device.active_clusters[of->log];
@@ -57,17 +87,31 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, int64_t rows, Sla
   of->lines = kChannelThreads / (of->channels / width_of(r));
   const int64_t rounds = ceil_div(rows, of->lines);
   of->accesses = ceil_div(rounds, of->blocks());
-  if (ceil_div(rounds, of->accesses) != of->blocks() || of->accesses > kMostSlabAccesses) return false;
-  const int64_t shared = shared_bytes_of(r, *of);
-  if (shared > device.shared_memory_block) return false;
+  if (ceil_div(rounds, of->accesses) != of->blocks() || !fits(r, device, of)) return false;
   of->clusters = batches_of(r) * (r.geometry.channels / of->channels);
   of->turns = ceil_div(of->clusters, slots);
-  of->alone = 2 * (shared + kBlockReserve) > device.shared_memory_block + kBlockReserve;
   const bool overlap = of->turns > 1 && !of->alone;
-  const double again = r.slopes && !of->keeps ? kSlopeAccesses : 0;
-  const double turn = (r.kept + again) * static_cast<double>(of->accesses) + kBlockAccesses;
-  const double ends = kRowEndBytes / static_cast<double>(of->channels * size_of(r.dtype));
-  of->time = static_cast<double>(of->turns) * turn * (1 + ends) * (overlap ? kOverlap : 1) + kClusterAccesses[of->log];
+  of->time = static_cast<double>(of->turns) * turn_of(r, *of) * (overlap ? kOverlap : 1) + kClusterAccesses[of->log];
+  return true;
+}
+
+/// The same of teams which together have all multiprocessors, `together` blocks each: all are there at once.
+bool divide_teams(const ChannelRequest& r, const DeviceInfo& device, int64_t rows, int64_t together, Slabs* of) {
+  const int64_t tensor = batches_of(r) * bytes_of(r, r.geometry.channels) / r.tensors;
+  if (tensor < kLeastTeamTensor || of->channels * size_of(r.dtype) < (r.mask ? kLeastMaskBytes : kLeastTeamBytes))
+    return false;
+  of->clusters = batches_of(r) * (r.geometry.channels / of->channels);
+  of->lines = kChannelThreads / (of->channels / width_of(r));
+  const int64_t rounds = ceil_div(rows, of->lines);
+  const int64_t most = std::min(rounds, together * multiprocessors_of(r, device) / of->clusters);
+  if (most < 2) return false;
+  of->accesses = ceil_div(rounds, most);
+  of->team = ceil_div(rounds, of->accesses);
+  const int64_t handed = of->team * (of->channels / group_channels(r));
+  if (handed > kMostHanded || !fits(r, device, of) || (together > 1 && of->alone)) return false;
+  of->turns = 1;
+  of->time = static_cast<double>(together) * turn_of(r, *of) * (together > 1 ? kOverlap : 1) + kTeamAccesses +
+             kHandedAccesses * static_cast<double>(handed) / kChannelThreads;
   return true;
 }
 
@@ -79,6 +123,39 @@ int64_t most_turns(const ChannelRequest& r, const Slabs& of) {
   return r.kept == 1 ? 2 : 1;
 }
 
+/// The fastest division; of no channels where there is none, or other ways are faster.
+Slabs best_division(const ChannelRequest& r, const DeviceInfo& device, int64_t rows) {
+  const int64_t width = width_of(r), least = std::lcm(width, group_channels(r));
+  // Columns begin wide: twice that leaves half as many slabs, which may then all be there at once.
+  const int64_t wide = r.access == ChannelAccess::columns ? 2 * least : least;
+  const int64_t most = std::min(std::max(wide, kMostRowBytes / size_of(r.dtype)), kChannelThreads * width);
+  Slabs best{}, team{};
+  const auto consider = [&](auto divide_it, Slabs* of, Slabs other) {
+    for (const bool keeps : {r.slopes, false}) {
+      other.keeps = keeps;
+      if (divide_it(&other) && (of->clusters == 0 || other.time < of->time)) *of = other;
+      if (!r.slopes) break;
+    }
+  };
+  for (int64_t channels = least; channels <= std::min(most, r.geometry.channels); channels *= 2) {
+    if (r.geometry.channels % channels != 0 || (r.marks && !marks_rows(r, channels / width))) continue;
+    if (channels * size_of(r.dtype) < kLeastRowBytes && r.geometry.channels % (2 * channels) == 0) continue;
+    Slabs other{};
+    other.channels = channels;
+    for (int log = 0; log <= kMostLog; ++log) {
+      other.log = log;
+      consider([&](Slabs* of) { return divide(r, device, rows, of); }, &best, other);
+    }
+    other.log = 0;
+    for (const int64_t together : {1, 2}) {
+      consider([&](Slabs* of) { return divide_teams(r, device, rows, together, of); }, &team, other);
+    }
+  }
+  if (best.turns > most_turns(r, best)) best.clusters = 0;
+  if (team.clusters > 0 && (best.clusters == 0 || time_beside(r, team) < time_beside(r, best))) best = team;
+  return best;
+}
+
 }  // namespace
 
 bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* to) {
@@ -86,28 +163,12 @@ bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* 
   if (r.mask && r.geometry.places_after != 1) return false;
   const int64_t width = width_of(r);
   const int64_t rows = r.geometry.places * (r.set == ChannelSet::channel ? r.geometry.samples : 1);
-  const int64_t least = std::lcm(width, group_channels(r));
   const int64_t packs = batches_of(r) * bytes_of(r, r.geometry.channels) / kPackBytes;
-  if (least > kChannelThreads * width) return false;
+  if (std::lcm(width, group_channels(r)) > kChannelThreads * width) return false;
   // More than any division takes: planning large tensors is to cost nothing here.
   if (packs > 8 * kMostSlabAccesses * device.multiprocessors * kChannelThreads) return false;
-  // Columns begin wide: twice that leaves half as many slabs, which may then all be there at once.
-  const int64_t wide = r.access == ChannelAccess::columns ? 2 * least : least;
-  const int64_t most = std::min(std::max(wide, kMostRowBytes / size_of(r.dtype)), kChannelThreads * width);
-  Slabs best{};
-  for (int64_t channels = least; channels <= std::min(most, r.geometry.channels); channels *= 2) {
-    if (r.geometry.channels % channels != 0 || (r.marks && !marks_rows(r, channels / width))) continue;
-    if (channels * size_of(r.dtype) < kLeastRowBytes && r.geometry.channels % (2 * channels) == 0) continue;
-    for (int log = 0; log <= kMostLog; ++log) {
-      for (const bool keeps : {r.slopes, false}) {
-        Slabs other{channels, log, keeps, 0, 0, 0, 0, false, 0};
-        if (!divide(r, device, rows, &other)) continue;
-        if (best.clusters == 0 || other.time < best.time) best = other;
-        if (!r.slopes) break;
-      }
-    }
-  }
-  if (best.clusters == 0 || best.turns > most_turns(r, best)) return false;
+  const Slabs best = best_division(r, device, rows);
+  if (best.clusters == 0) return false;
   ChannelPlan& plan = *to;
   plan = {};
   plan.access = r.access;
@@ -120,9 +181,10 @@ bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* 
   plan.groups = r.geometry.groups;
   plan.units = rows;
   plan.units_a_part = best.accesses * best.lines;
-  plan.parts = 1;
+  plan.parts = r.channel_sums && r.set == ChannelSet::group ? best.blocks() : 1;
   plan.slabs = best.clusters;
   plan.cluster = static_cast<int>(best.blocks());
+  plan.team = best.team > 0;
   plan.blocks = best.clusters * best.blocks();
   plan.accesses = static_cast<int>(best.accesses);
   plan.keeps_slopes = best.keeps;
@@ -132,7 +194,8 @@ bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* 
   plan.bits_bytes = static_cast<int>(bits_bytes_of(r, best));
   plan.mask = ChannelMask::together;
   plan.mask_with_y = r.marks;
-  set_slab_workspace(r, &plan);
+  const int64_t groups = best.clusters * (best.channels / group_channels(r));
+  set_slab_workspace(r, plan.team ? best.blocks() * groups * 2 * accumulator_bytes(r.dtype) : 0, &plan);
   return true;
 }
 

@@ -2,7 +2,7 @@
 // What both passes of a norm's backward do with packs in shared memory (ChannelOrder::slabs).
 #pragma once
 
-#include "cuda/channel_slopes.cuh"
+#include "cuda/channel_slab.cuh"
 
 namespace normact::cuda {
 
@@ -76,5 +76,62 @@ struct SlabSlopes {
     }
   }
 };
+
+/// Starts copying a thread's packs of x and dy, in halves, and has what the slope is told from on its way.
+template <class T, class Act, class Share, class A = Accumulator<T>>
+__device__ __forceinline__ void copy_for_slopes(const BackwardProblem<A>& p, const Share& share) {
+  const auto copy = [&] {
+    share.copy(p.x, 0, 0, share.half());
+    share.copy(p.dy, 1, 0, share.half());
+    commit_copies();
+    share.copy(p.x, 0, share.half(), share.count);
+    share.copy(p.dy, 1, share.half(), share.count);
+    commit_copies();
+    if constexpr (!kIdentity<T, Act>) share.prefetch(slope_view(p));
+  };
+  if (kRelu<T, Act> && p.mask != nullptr) {
+    share.keep_bits(p.mask, copy);
+  } else {
+    copy();
+  }
+}
+
+/// The sums of dh and of dh * (x - mean) of a thread's packs, of each of their elements.
+template <class T, class Share, class Slopes, class A = Accumulator<T>>
+__device__ __forceinline__ void add_up_slopes(const Share& share, const Slopes& slopes, A (&sum)[kPackSize<T>],
+                                              A (&product)[kPackSize<T>]) {
+  constexpr int kWidth = kPackSize<T>;
+  add_up_halves<0>(share, [&](int begin, int end) {
+#pragma unroll 2
+    for (int k = begin; k < end; ++k) {
+      A dh[kWidth], centred[kWidth];
+      slopes.template differentiate<false>(k, share.element(k), dh, centred);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        sum[j] += dh[j];
+        product[j] += dh[j] * centred[j];
+      }
+    }
+  });
+}
+
+/// dx and daddend of a thread's packs, of which each has the same channels, once the corrections of these are there.
+template <class T, class Share, class Slopes, class A = Accumulator<T>>
+__device__ __forceinline__ void write_gradients(const BackwardProblem<A>& p, const Share& share, const Slopes& slopes,
+                                                const A (&c1)[kPackSize<T>], const A (&c2)[kPackSize<T>]) {
+  constexpr int kWidth = kPackSize<T>;
+#pragma unroll 2
+  for (int k = 0; k < share.count; ++k) {
+    const int64_t at = share.element(k);
+    A dh[kWidth], centred[kWidth];
+    slopes.template differentiate<true>(k, at, dh, centred);
+    if (p.daddend.data != nullptr) store_pack_streaming(static_cast<T*>(p.daddend.data) + at, to_pack<T>(dh));
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      dh[j] = normact::channel_input_gradient(dh[j], centred[j], slopes.scale[j], c1[j], c2[j]);
+    }
+    store_pack_streaming(static_cast<T*>(p.dx.data) + at, to_pack<T>(dh));
+  }
+}
 
 }  // namespace normact::cuda

@@ -7,8 +7,6 @@
 
 namespace normact::cuda {
 
-constexpr int kStaticSharedReserve = 4096;  // of a block's shared memory, for the kernels' static one
-
 /// The facts that plans need; read from the driver at the first use of the device, then a pointer lookup.
 Status device_info(int device, const DeviceInfo** info);
 

@@ -2,6 +2,8 @@
 // From a plan to the kernel instances that carry it out: batch, group and instance norm of one element type.
 #pragma once
 
+#include "cuda/channel_band_slab_backward.cuh"
+#include "cuda/channel_band_slab_forward.cuh"
 #include "cuda/channel_plane_slab_backward.cuh"
 #include "cuda/channel_plane_slab_forward.cuh"
 #include "cuda/channel_planes_backward.cuh"
@@ -135,6 +137,7 @@ Status launch_ring_backward(const BackwardProblem<Accumulator<T>>& p, const Chan
 inline LaunchShape slab_shape(const ChannelPlan& plan) {
   LaunchShape shape = channel_shape(plan);
   if (plan.access == ChannelAccess::planes) shape.block = dim3(static_cast<unsigned>(plan.threads));
+  if (plan.team) return shape;
   shape.cluster = plan.cluster;
   return shape.chained();
 }
@@ -143,22 +146,32 @@ inline LaunchShape slab_shape(const ChannelPlan& plan) {
 template <class T>
 Status launch_slab_forward(const ChannelForward& p, const ChannelPlan& plan, const Launch& launch) {
   using A = Accumulator<T>;
-  auto* entries = static_cast<MomentsEntry<A>*>(ChannelWorkspace(launch, plan).entries());
+  const ChannelWorkspace workspace(launch, plan);
+  auto* entries = static_cast<MomentsEntry<A>*>(workspace.entries());
   return with_act<T>(p.activation.kind, [&](auto act) {
     if (plan.access == ChannelAccess::planes) {
       return launch_kernel<plane_slab_forward_kernel<T, decltype(act)>>("plane slab norm forward kernel launch",
                                                                         slab_shape(plan), launch, ForwardProblem<A>(p),
                                                                         PlaneSlabSpace(p, p.x, plan), entries);
     }
-    return launch_kernel<slab_forward_kernel<T, decltype(act)>>("slab norm forward kernel launch", slab_shape(plan),
-                                                                launch, ForwardProblem<A>(p), SlabSpace(p, p.x, plan),
-                                                                entries);
+    if (plan.bands) {
+      return launch_kernel<band_slab_forward_kernel<T, decltype(act)>>("band slab norm forward kernel launch",
+                                                                       slab_shape(plan), launch, ForwardProblem<A>(p),
+                                                                       BandSpace(p, p.x, plan));
+    }
+    const auto run = [&](auto team) {
+      return launch_kernel<slab_forward_kernel<T, decltype(act), decltype(team)::value>>(
+          "slab norm forward kernel launch", slab_shape(plan), launch, ForwardProblem<A>(p), SlabSpace(p, p.x, plan),
+          entries, static_cast<NumberPair<A>*>(workspace.finals()));
+    };
+    return plan.team ? run(std::true_type{}) : run(std::false_type{});
   });
 }
 
 template <class T>
 Status launch_slab_backward(const BackwardProblem<Accumulator<T>>& p, const ChannelPlan& plan, const Launch& launch) {
-  auto* entries = static_cast<NumberPair<Accumulator<T>>*>(ChannelWorkspace(launch, plan).entries());
+  const ChannelWorkspace workspace(launch, plan);
+  auto* entries = static_cast<NumberPair<Accumulator<T>>*>(workspace.entries());
   return with_act<T>(p.activation.kind, [&](auto act) -> Status {
     using Act = decltype(act);
     const auto run = [&](auto keeps) {
@@ -167,8 +180,16 @@ Status launch_slab_backward(const BackwardProblem<Accumulator<T>>& p, const Chan
             "plane slab norm backward kernel launch", slab_shape(plan), launch, p, PlaneSlabSpace(p, p.x, plan),
             entries);
       }
-      return launch_kernel<slab_backward_kernel<T, Act, decltype(keeps)::value>>(
-          "slab norm backward kernel launch", slab_shape(plan), launch, p, SlabSpace(p, p.x, plan), entries);
+      if (plan.bands) {
+        return launch_kernel<band_slab_backward_kernel<T, Act, decltype(keeps)::value>>(
+            "band slab norm backward kernel launch", slab_shape(plan), launch, p, BandSpace(p, p.x, plan));
+      }
+      const auto run_slabs = [&](auto team) {
+        return launch_kernel<slab_backward_kernel<T, Act, decltype(keeps)::value, decltype(team)::value>>(
+            "slab norm backward kernel launch", slab_shape(plan), launch, p, SlabSpace(p, p.x, plan), entries,
+            static_cast<NumberPair<Accumulator<T>>*>(workspace.finals()));
+      };
+      return plan.team ? run_slabs(std::true_type{}) : run_slabs(std::false_type{});
     };
     if constexpr (sizeof(T) == 2 && !kIdentity<T, Act> && !kRelu<T, Act>) {
       if (plan.keeps_slopes) return run(std::true_type{});

@@ -2,6 +2,9 @@
 // Problems of batch, group and instance norm, their plans, and what is true of any plan.
 #pragma once
 
+#include <algorithm>
+#include <numeric>
+
 #include "core/plan_channel.h"
 #include "core/plan_common.h"
 
@@ -130,28 +133,53 @@ inline void check_plane_slabs(const ChannelRequest& r, const ChannelPlan& plan) 
   CHECK(!r.beside && !plan.waits_together() && plan.counter_bytes == 0 && plan.parts == 1);
 }
 
+/// Bands are the least whole channels and packs, a pack has elements of two at most, what threads leave has room.
+inline void check_bands(const ChannelRequest& r, const ChannelPlan& plan) {
+  const int64_t width = 16 / size_of(r.dtype), places = r.geometry.places;
+  CHECK(plan.access == ChannelAccess::columns && places >= width && plan.tile % places == 0);
+  CHECK(plan.tile == std::lcm(width, places) && plan.tile / places <= width);
+  CHECK_EQ(plan.lines, normact::kChannelThreads / plan.lanes);
+  CHECK(plan.cluster <= normact::kMostSlabBlocks && plan.accesses <= normact::kMostSlabAccesses);
+  CHECK(plan.parameter_bytes == 0 && plan.workspace_bytes == 0);
+  CHECK(plan.scratch_bytes >= 4 * normact::kChannelThreads * accumulator_bytes(r.dtype));
+}
+
 /// Slabs are whole groups and together all channels, every row is in one block, none of which is without.
 inline void check_slabs(const ChannelRequest& r, const ChannelPlan& plan) {
   if (plan.access == ChannelAccess::planes) return check_plane_slabs(r, plan);
   const normact::ChannelGeometry g =
       plan.access == ChannelAccess::columns ? normact::columns_of(r.geometry) : r.geometry;
+  const int shared = plan.kept_bytes + plan.parameter_bytes + plan.scratch_bytes + plan.bits_bytes;
   CHECK_EQ(plan.groups, g.groups);
   CHECK_EQ(plan.slabs / plan.batches * plan.tile, g.channels);
   CHECK_EQ(plan.tile % (g.channels / g.groups), 0);
   CHECK(plan.tile / (g.channels / g.groups) <= normact::kChannelThreads);  // a thread for each group
-  const int64_t pair = 8, sums = plan.lines * normact::slab_sum_pitch(plan.tile);
-  CHECK(normact::slab_sum_pitch(plan.tile) % 4 == 0 &&
-        plan.scratch_bytes >= (sums + (plan.cluster + 1) * plan.tile) * pair);
+  if (plan.bands) {
+    check_bands(r, plan);
+  } else {
+    const int64_t pair = 8, groups = plan.tile / (g.channels / g.groups),
+                  handed = plan.team ? plan.cluster * groups : 0;
+    const int64_t lines = plan.team ? normact::team_sum_lines(plan.lanes, plan.lines) : plan.lines;
+    const int64_t sums = lines * normact::slab_sum_pitch(plan.tile), totals = groups == plan.tile ? 0 : plan.tile;
+    const int64_t entries = normact::slab_entries(plan.team ? 1 : plan.cluster, groups);
+    CHECK_EQ(normact::slab_sum_pitch(plan.tile) % 4, 0);
+    CHECK(plan.scratch_bytes >= (entries + totals + std::max(sums, handed)) * pair);
+    CHECK(plan.workspace_bytes >= plan.finals + static_cast<size_t>(plan.slabs * handed * pair));
+    CHECK(plan.team ? plan.blocks <= 2 * 132 : plan.cluster <= normact::kMostSlabBlocks);
+    CHECK(plan.blocks <= 132 || !plan.team || 2 * (shared + 1024) <= 228 * 1024);  // all are there together
+  }
   CHECK_EQ(plan.lanes * 16 / size_of(r.dtype), plan.tile);
   CHECK(plan.lanes * plan.lines <= normact::kChannelThreads);
   CHECK(plan.units_a_part * plan.cluster >= plan.units && plan.units_a_part * (plan.cluster - 1) < plan.units);
   CHECK(plan.accesses * plan.lines >= plan.units_a_part);
   CHECK_EQ(plan.blocks, plan.slabs * plan.cluster);
-  CHECK_EQ(plan.kept_bytes, (r.kept + (plan.keeps_slopes ? 1 : 0)) * plan.accesses * normact::kChannelThreads * 16);
+  const int tensors = plan.bands && r.kept == 1 ? r.staged : r.kept + (plan.keeps_slopes ? 1 : 0);
+  CHECK_EQ(plan.kept_bytes, tensors * plan.accesses * normact::kChannelThreads * 16);
   CHECK(!plan.keeps_slopes || r.slopes);
-  CHECK(plan.kept_bytes + plan.parameter_bytes + plan.scratch_bytes + plan.bits_bytes <= kHopper.shared_memory_block);
+  CHECK(shared <= kHopper.shared_memory_block);
   CHECK(!r.mask || (r.geometry.places_after == 1 && plan.mask == ChannelMask::together && plan.mask_with_y == r.marks));
-  CHECK(!plan.waits_together() && plan.counter_bytes == 0 && plan.parts == 1);
+  CHECK(plan.waits_together() == plan.team && plan.counter_bytes == 0);
+  CHECK_EQ(plan.parts, r.channel_sums && r.set == ChannelSet::group ? plan.cluster : 1);
 }
 
 /// Where sets have several channels: those of a block have room, and the blocks of one an entry each.

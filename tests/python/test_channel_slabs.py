@@ -32,6 +32,9 @@ every_op = pytest.mark.parametrize("op", OPERATIONS)
         ((2, 16, 33, 31), 16),  # clusters, whose last block has fewer rows
         ((1, 32, 64, 64), 2),
         ((1, 8, 160, 160), 1),
+        ((5, 40, 64, 64), 4),  # teams, of groups of ten channels
+        ((16, 128, 28, 28), 8),  # of channels
+        ((1, 64, 128, 128), 4),  # of as many blocks as there may be
     ],
     ids=str,
 )
