@@ -40,13 +40,18 @@ int64_t kept_bytes_of(const ChannelRequest& r, const Slabs& of) {
   return (r.kept + (of.keeps ? 1 : 0)) * of.accesses * kAccessBytes;
 }
 
+/// Of a slab.
+int64_t groups_of(const ChannelRequest& r, const Slabs& of) {
+  return of.channels / std::max<int64_t>(1, group_channels(r));
+}
+
 /// Shared memory behind the packs.
 int64_t parameter_bytes_of(const ChannelRequest& r, int64_t channels) {
   const int64_t numbers = r.kept > 1 ? 4 : 2;
   return round_up(channels * numbers * accumulator_bytes(r.dtype), kPackBytes);
 }
 int64_t sum_bytes_of(const ChannelRequest& r, const Slabs& of) {
-  const int64_t pair = 2 * accumulator_bytes(r.dtype), groups = of.channels / group_channels(r);
+  const int64_t pair = 2 * accumulator_bytes(r.dtype), groups = groups_of(r, of);
   const int64_t totals = groups == of.channels ? 0 : of.channels;
   const int64_t pitch = slab_sum_pitch(of.channels) * pair;
   if (of.team == 0) return (slab_entries(of.blocks(), groups) + totals) * pair + of.lines * pitch;
@@ -107,7 +112,7 @@ bool divide_teams(const ChannelRequest& r, const DeviceInfo& device, int64_t row
   if (most < 2) return false;
   of->accesses = ceil_div(rounds, most);
   of->team = ceil_div(rounds, of->accesses);
-  const int64_t handed = of->team * (of->channels / group_channels(r));
+  const int64_t handed = of->team * groups_of(r, *of);
   if (handed > kMostHanded || !fits(r, device, of) || (together > 1 && of->alone)) return false;
   of->turns = 1;
   of->time = static_cast<double>(together) * turn_of(r, *of) * (together > 1 ? kOverlap : 1) + kTeamAccesses +
@@ -194,7 +199,7 @@ bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* 
   plan.bits_bytes = static_cast<int>(bits_bytes_of(r, best));
   plan.mask = ChannelMask::together;
   plan.mask_with_y = r.marks;
-  const int64_t groups = best.clusters * (best.channels / group_channels(r));
+  const int64_t groups = best.clusters * groups_of(r, best);
   set_slab_workspace(r, plan.team ? best.blocks() * groups * 2 * accumulator_bytes(r.dtype) : 0, &plan);
   return true;
 }
