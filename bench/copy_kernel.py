@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
@@ -32,4 +33,5 @@ def stream(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> 
     a, b, c = (*sources, *[sources[0]] * (3 - reads))
     y, z = (*targets, *[targets[0]] * (2 - writes))
     grid = (triton.cdiv(count, BLOCK),)
-    _stream[grid](a, b, c, y, z, count, READS=reads, WRITES=writes, BLOCK=BLOCK, num_warps=8)  # pyright: ignore[reportIndexIssue]
+    kernel: Any = _stream  # what Triton declares of it differs from version to version
+    kernel[grid](a, b, c, y, z, count, READS=reads, WRITES=writes, BLOCK=BLOCK, num_warps=8)
