@@ -20,6 +20,7 @@ struct OfBoth {
   Value low, high;
 };
 
+/// What kernels are told beside the problem.
 struct BandSpace : SlabSpace {
   int across_log;  // lanes of a warp side by side on the packs of a channel: 1 << across_log
 

@@ -64,6 +64,47 @@ TEST(what_fits_few_blocks_is_kept_by_clusters) {
   CHECK(on_ampere(forward(Layout::rows, 2, 512, 65536, 32)).order != ChannelOrder::slabs);
 }
 
+TEST(rows_that_clusters_do_not_fit_go_to_teams) {
+  const ChannelForward p = forward(Layout::rows, 8, 320, 4096, 32);
+  const ChannelPlan plan = plan_of(p);
+  CHECK(plan.order == ChannelOrder::slabs && plan.team && plan.waits_together());
+  CHECK(plan.cluster > 1 && plan.blocks <= 2 * 132);
+  check_division(p);
+  const ChannelPlan margin = plan_of(p, 32);
+  CHECK(!margin.team || margin.blocks <= 2 * 100);
+  const ChannelForward batch = forward(Layout::rows, 64, 1024, 196, 0);
+  CHECK(plan_of(batch).team && plan_of(batch).blocks <= 2 * 132);
+  check_division(batch);
+  const ChannelForward groups = forward(Layout::rows, 4, 320, 4096, 32);
+  CHECK(plan_of(backward(groups)).team);
+  CHECK_EQ(plan_of(backward(groups)).parts, plan_of(backward(groups)).cluster);  // sums of channels, of each block
+  check_division(groups);
+  CHECK(!plan_of(forward(Layout::rows, 8, 40, 4096, 4)).team);  // small
+}
+
+TEST(small_planes_of_batch_norm_are_bands) {
+  const auto goes = [](const auto& of) { return plan_of(of).bands; };
+  ChannelForward p = forward(Layout::planes, 64, 1024, 196, 0);
+  ChannelPlan plan = plan_of(p);
+  CHECK(plan.bands && plan.order == ChannelOrder::slabs && plan.access == ChannelAccess::columns);
+  CHECK_EQ(plan.tile, 2 * 196);
+  CHECK_EQ(plan.blocks, 512);
+  CHECK_EQ(plan.workspace_bytes, size_t{0});
+  CHECK(goes(backward(p)));
+  const int kept = plan.kept_bytes;
+  p.addend = p.x;
+  CHECK(goes(p) && plan_of(p).kept_bytes == 2 * kept);
+  check_division(p);
+  p = forward(Layout::planes, 256, 2048, 49, 0);  // of more samples than a block has room for
+  plan = plan_of(backward(p));
+  CHECK(plan.bands && plan.tile == 8 * 49 && plan.cluster > 1);
+  check_division(p);
+  CHECK(!goes(forward(Layout::planes, 5000, 64, 49, 0)));             // nor a cluster
+  CHECK(!goes(forward(Layout::planes, 64, 64, 4, 0)));                // packs of more than two channels
+  CHECK(!goes(forward(Layout::planes, 64, 64, 196, 64)));             // instance norm
+  CHECK(!goes(forward(Layout::planes, 64, 64, 196, 0, DType::f32)));  // planes are whole packs
+}
+
 bool is_plane_slab(const ChannelPlan& plan) {
   return plan.order == ChannelOrder::slabs && plan.access == ChannelAccess::planes;
 }
