@@ -28,7 +28,9 @@ constexpr int kRingSums = 4;        // sets whose sums of rounds are there: take
 constexpr int kMostSlabBlocks = 8;  // of a cluster
 constexpr int kMostPlaneSlabThreads = 512;  // of a block, of which a multiprocessor has two or more
 constexpr int kMostSlabAccesses = 32;       // of a thread: fp32 bears sums of some hundred elements
-constexpr int kTileNumbers = 6;             // launches: of a channel, that the rows of a block have in common
+constexpr int64_t kBandForwardBlocks = 4, kBandBackwardBlocks = 2;  // bands: a multiprocessor, at most
+constexpr int64_t kBandStaticBytes = 1024;                          // of a block's shared memory, beside what it keeps
+constexpr int kTileNumbers = 6;  // launches: of a channel, that the rows of a block have in common
 
 /// Slabs of so many channels: numbers from what one row of threads leaves to what the next one does. Of 32, 64 and 128
 /// channels, the threads of a warp that add up those of neighbouring channels, of several rows, meet in no bank of

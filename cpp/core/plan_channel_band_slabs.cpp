@@ -8,11 +8,7 @@
 namespace normact {
 namespace {
 
-constexpr int64_t kLeastShare = 20 << 10;  // bytes of x of a block of a cluster: that costs half a microsecond
-constexpr int64_t kForwardBlocks = 4;      // a multiprocessor has registers for
-constexpr int64_t kBackwardBlocks = 2;
-constexpr int64_t kStaticBytes = 1024;  // of shared memory, that the kernels have at most
-constexpr int64_t kLeastRoom = 2;       // blocks of a multiprocessor, where they come in turns
+constexpr int64_t kLeastRoom = 2;  // blocks of a multiprocessor, where they come in turns
 
 struct BandSlabs {
   int64_t sets, rows;
@@ -32,10 +28,6 @@ int64_t kept_bytes_of(const ChannelRequest& r, const BandSlabs& of) {
 }
 /// What each thread leaves of two channels.
 int64_t sum_bytes_of(const ChannelRequest& r) { return 4 * kChannelThreads * accumulator_bytes(r.dtype); }
-/// A byte for each pack, of a mask that is read.
-int64_t bits_bytes_of(const ChannelRequest& r, const BandSlabs& of) {
-  return r.mask && !r.marks ? of.accesses * kChannelThreads : 0;
-}
 
 /// Fills in the rest of a division by cluster; false if it is none, or does not fit.
 bool divide(const ChannelRequest& r, const DeviceInfo& device, BandSlabs* of) {
@@ -43,19 +35,12 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, BandSlabs* of) {
   const int64_t rounds = ceil_div(of->rows, of->lines);
   of->accesses = ceil_div(rounds, of->blocks());
   if (ceil_div(rounds, of->accesses) != of->blocks() || of->accesses > kMostSlabAccesses) return false;
-  const int64_t shared = kept_bytes_of(r, *of) + sum_bytes_of(r) + bits_bytes_of(r, *of);
+  const int64_t shared = kept_bytes_of(r, *of) + sum_bytes_of(r) + slab_bits_bytes(r, of->accesses);
   if (shared > device.shared_memory_block) return false;
   const int64_t all = device.shared_memory_block + kStaticSharedReserve + kBlockReserve;
-  of->room = std::min(all / (shared + kStaticBytes + kBlockReserve), r.kept > 1 ? kBackwardBlocks : kForwardBlocks);
+  const int64_t most = r.kept > 1 ? kBandBackwardBlocks : kBandForwardBlocks;  // there are registers for
+  of->room = std::min(all / (shared + kBandStaticBytes + kBlockReserve), most);
   return true;
-}
-
-/// Whether a multiprocessor without a block would have one if clusters were twice as large.
-bool leaves_idle(const ChannelRequest& r, const DeviceInfo& device, const BandSlabs& of) {
-  const int next = of.log + 1;
-  const int64_t blocks = int64_t{1} << next, bytes = of.rows * of.lanes * kPackBytes;
-  return blocks <= kMostSlabBlocks && device.active_clusters[next] >= of.sets &&
-         of.sets * blocks <= multiprocessors_of(r, device) && bytes >= blocks * kLeastShare;
 }
 
 /// The least clusters that leave no multiprocessor idle, and some blocks to each that has more than one after the
@@ -63,7 +48,8 @@ bool leaves_idle(const ChannelRequest& r, const DeviceInfo& device, const BandSl
 bool divide_any(const ChannelRequest& r, const DeviceInfo& device, bool keeps, BandSlabs* of) {
   of->keeps = keeps;
   for (of->log = 0; int64_t{1} << of->log <= kMostSlabBlocks; ++of->log) {
-    if (!divide(r, device, of) || leaves_idle(r, device, *of)) continue;
+    if (!divide(r, device, of)) continue;
+    if (larger_clusters_help(r, device, of->sets, of->rows * of->lanes * kPackBytes, of->log + 1)) continue;
     const bool at_once = of->sets * of->blocks() <= multiprocessors_of(r, device) * of->room;
     if (at_once || of->room >= kLeastRoom) return true;
   }
@@ -86,7 +72,6 @@ bool plan_band_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelP
   ChannelPlan& plan = *to;
   plan = {};
   plan.access = r.access;
-  plan.order = ChannelOrder::slabs;
   plan.bands = true;
   plan.lanes = static_cast<int>(of.lanes);
   plan.tile = static_cast<int>(band);
@@ -97,15 +82,9 @@ bool plan_band_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelP
   plan.units = of.rows;
   plan.units_a_part = of.accesses * of.lines;
   plan.parts = 1;
-  plan.slabs = of.sets;
-  plan.cluster = static_cast<int>(of.blocks());
-  plan.blocks = of.sets * of.blocks();
-  plan.accesses = static_cast<int>(of.accesses);
-  plan.keeps_slopes = of.keeps;
-  plan.kept_bytes = static_cast<int>(kept_bytes_of(r, of));
+  set_slabs(of.sets, of.blocks(), of.accesses, of.keeps, kept_bytes_of(r, of), &plan);
   plan.scratch_bytes = static_cast<int>(sum_bytes_of(r));
-  plan.bits_bytes = static_cast<int>(bits_bytes_of(r, of));
-  plan.mask = ChannelMask::together;
+  plan.bits_bytes = static_cast<int>(slab_bits_bytes(r, of.accesses));
   plan.mask_with_y = r.marks;
   set_slab_workspace(r, 0, &plan);
   return true;

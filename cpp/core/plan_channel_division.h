@@ -82,6 +82,34 @@ inline void set_slab_workspace(const ChannelRequest& r, int64_t handed, ChannelP
   plan->counters = plan->workspace_bytes = plan->finals + static_cast<size_t>(round_up(handed, 256));
 }
 
+/// Slabs in the shared memory of so many blocks each, of which a thread has `accesses` of each tensor.
+inline void set_slabs(int64_t slabs, int64_t blocks, int64_t accesses, bool keeps_slopes, int64_t kept_bytes,
+                      ChannelPlan* plan) {
+  plan->order = ChannelOrder::slabs;
+  plan->mask = ChannelMask::together;
+  plan->slabs = slabs;
+  plan->cluster = static_cast<int>(blocks);
+  plan->blocks = slabs * blocks;
+  plan->accesses = static_cast<int>(accesses);
+  plan->keeps_slopes = keeps_slopes;
+  plan->kept_bytes = static_cast<int>(kept_bytes);
+}
+
+/// Shared memory of slabs of rows for the bits of a mask that is read: a byte for each pack.
+inline int64_t slab_bits_bytes(const ChannelRequest& r, int64_t accesses) {
+  return r.mask && !r.marks ? accesses * kChannelThreads : 0;
+}
+
+/// Whether multiprocessors are idle that would have a block if so many sets, of which `bytes` of x each, had clusters
+/// of 1 << log blocks. A cluster costs half a microsecond (H200).
+inline bool larger_clusters_help(const ChannelRequest& r, const DeviceInfo& device, int64_t sets, int64_t bytes,
+                                 int log) {
+  constexpr int64_t kLeastShare = 20 << 10;  // bytes of a block
+  const int64_t blocks = int64_t{1} << log;
+  return blocks <= kMostSlabBlocks && device.active_clusters[log] >= sets &&
+         sets * blocks <= multiprocessors_of(r, device) && bytes >= blocks * kLeastShare;
+}
+
 /// Threads side by side on a plane of so many packs.
 int lanes_of_plane(int64_t packs);
 

@@ -11,9 +11,8 @@ constexpr int64_t kForwardPacks = 8;      // of a thread, about: what each does 
 constexpr int64_t kBackwardPacks = 4;     // the same; a pack is more work
 constexpr int64_t kForwardThreads = 256;  // of a block, while these have no more than so many packs each:
 constexpr int64_t kForwardAccesses = 20;
-constexpr int64_t kLeastPacks = 128;       // of a set: a warp has some each
-constexpr int64_t kLeastShare = 20 << 10;  // bytes of x of a block of a cluster: that costs half a microsecond
-constexpr int kForwardRoom = 3;            // blocks of a multiprocessor, at least, where they come in turns
+constexpr int64_t kLeastPacks = 128;  // of a set: a warp has some each
+constexpr int kForwardRoom = 3;       // blocks of a multiprocessor, at least, where they come in turns
 constexpr int kBackwardRoom = 2;
 constexpr int kKeptRoom = 3;                     // the same, for slopes to be worth their room
 constexpr int64_t kMostSets = int64_t{1} << 27;  // kernels count blocks in 32 bits
@@ -41,12 +40,7 @@ int64_t kept_bytes_of(const ChannelRequest& r, const PlaneSlabs& of) {
 /// As many blocks a set as leave no multiprocessor idle that could have one.
 int log_of(const ChannelRequest& r, const DeviceInfo& device, const PlaneSlabs& of) {
   int log = 0;
-  const auto fits = [&](int next) {
-    const int64_t blocks = int64_t{1} << next;
-    return blocks <= kMostSlabBlocks && device.active_clusters[next] >= of.sets &&
-           of.sets * blocks <= multiprocessors_of(r, device) && of.packs * kPackBytes >= blocks * kLeastShare;
-  };
-  while (fits(log + 1)) ++log;
+  while (larger_clusters_help(r, device, of.sets, of.packs * kPackBytes, log + 1)) ++log;
   return log;
 }
 
@@ -121,21 +115,14 @@ bool plan_plane_slabs(const ChannelRequest& r, const DeviceInfo& device, Channel
   ChannelPlan& plan = *to;
   plan = {};
   plan.access = r.access;
-  plan.order = ChannelOrder::slabs;
   plan.whole = true;
-  plan.mask = ChannelMask::together;
   plan.threads = static_cast<int>(of.threads);
   plan.batches = batches_of(r);
   plan.groups = g.groups;
   plan.units = of.packs;
   plan.units_a_part = of.packs_a_block;
   plan.parts = 1;
-  plan.slabs = of.sets;
-  plan.cluster = static_cast<int>(of.blocks());
-  plan.blocks = of.sets * of.blocks();
-  plan.accesses = static_cast<int>(of.accesses);
-  plan.keeps_slopes = of.keeps;
-  plan.kept_bytes = static_cast<int>(kept_bytes_of(r, of));
+  set_slabs(of.sets, of.blocks(), of.accesses, of.keeps, kept_bytes_of(r, of), &plan);
   plan.parameter_bytes = static_cast<int>(of.parameter_bytes);
   plan.scratch_bytes = static_cast<int>(of.sum_bytes);
   set_slab_workspace(r, 0, &plan);

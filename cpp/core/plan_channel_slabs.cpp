@@ -58,12 +58,9 @@ int64_t sum_bytes_of(const ChannelRequest& r, const Slabs& of) {
   const int64_t sums = team_sum_lines(of.channels / width_of(r), of.lines) * pitch;
   return (slab_entries(1, groups) + totals) * pair + std::max(sums, round_up(of.team * groups * pair, kPackBytes));
 }
-/// A byte for each pack, of a mask that is read.
-int64_t bits_bytes_of(const ChannelRequest& r, const Slabs& of) {
-  return r.mask && !r.marks ? of.accesses * kChannelThreads : 0;
-}
 int64_t shared_bytes_of(const ChannelRequest& r, const Slabs& of) {
-  return kept_bytes_of(r, of) + parameter_bytes_of(r, of.channels) + sum_bytes_of(r, of) + bits_bytes_of(r, of);
+  return kept_bytes_of(r, of) + parameter_bytes_of(r, of.channels) + sum_bytes_of(r, of) +
+         slab_bits_bytes(r, of.accesses);
 }
 
 /// What a block does, in accesses of a thread.
@@ -102,9 +99,7 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, int64_t rows, Sla
 
 /// The same of teams which together have all multiprocessors, `together` blocks each: all are there at once.
 bool divide_teams(const ChannelRequest& r, const DeviceInfo& device, int64_t rows, int64_t together, Slabs* of) {
-  const int64_t tensor = batches_of(r) * bytes_of(r, r.geometry.channels) / r.tensors;
-  if (tensor < kLeastTeamTensor || of->channels * size_of(r.dtype) < (r.mask ? kLeastMaskBytes : kLeastTeamBytes))
-    return false;
+  if (of->channels * size_of(r.dtype) < (r.mask ? kLeastMaskBytes : kLeastTeamBytes)) return false;
   of->clusters = batches_of(r) * (r.geometry.channels / of->channels);
   of->lines = kChannelThreads / (of->channels / width_of(r));
   const int64_t rounds = ceil_div(rows, of->lines);
@@ -134,6 +129,7 @@ Slabs best_division(const ChannelRequest& r, const DeviceInfo& device, int64_t r
   // Columns begin wide: twice that leaves half as many slabs, which may then all be there at once.
   const int64_t wide = r.access == ChannelAccess::columns ? 2 * least : least;
   const int64_t most = std::min(std::max(wide, kMostRowBytes / size_of(r.dtype)), kChannelThreads * width);
+  const bool small = batches_of(r) * bytes_of(r, r.geometry.channels) < kLeastTeamTensor * r.tensors;
   Slabs best{}, team{};
   const auto consider = [&](auto divide_it, Slabs* of, Slabs other) {
     for (const bool keeps : {r.slopes, false}) {
@@ -151,6 +147,7 @@ Slabs best_division(const ChannelRequest& r, const DeviceInfo& device, int64_t r
       other.log = log;
       consider([&](Slabs* of) { return divide(r, device, rows, of); }, &best, other);
     }
+    if (small) continue;
     other.log = 0;
     for (const int64_t together : {1, 2}) {
       consider([&](Slabs* of) { return divide_teams(r, device, rows, together, of); }, &team, other);
@@ -177,7 +174,6 @@ bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* 
   ChannelPlan& plan = *to;
   plan = {};
   plan.access = r.access;
-  plan.order = ChannelOrder::slabs;
   plan.lanes = static_cast<int>(best.channels / width);
   plan.tile = static_cast<int>(best.channels);
   plan.lines = static_cast<int>(best.lines);
@@ -187,17 +183,11 @@ bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* 
   plan.units = rows;
   plan.units_a_part = best.accesses * best.lines;
   plan.parts = r.channel_sums && r.set == ChannelSet::group ? best.blocks() : 1;
-  plan.slabs = best.clusters;
-  plan.cluster = static_cast<int>(best.blocks());
   plan.team = best.team > 0;
-  plan.blocks = best.clusters * best.blocks();
-  plan.accesses = static_cast<int>(best.accesses);
-  plan.keeps_slopes = best.keeps;
-  plan.kept_bytes = static_cast<int>(kept_bytes_of(r, best));
+  set_slabs(best.clusters, best.blocks(), best.accesses, best.keeps, kept_bytes_of(r, best), &plan);
   plan.parameter_bytes = static_cast<int>(parameter_bytes_of(r, best.channels));
   plan.scratch_bytes = static_cast<int>(sum_bytes_of(r, best));
-  plan.bits_bytes = static_cast<int>(bits_bytes_of(r, best));
-  plan.mask = ChannelMask::together;
+  plan.bits_bytes = static_cast<int>(slab_bits_bytes(r, best.accesses));
   plan.mask_with_y = r.marks;
   const int64_t groups = best.clusters * groups_of(r, best);
   set_slab_workspace(r, plan.team ? best.blocks() * groups * 2 * accumulator_bytes(r.dtype) : 0, &plan);

@@ -124,6 +124,7 @@ struct BandSums {
 #endif
   }
   static __device__ __forceinline__ Entries& entries_of(int turn) {
+    static_assert(sizeof(Entries[2]) <= kBandStaticBytes);
     __shared__ Entries entries[2];
     return entries[turn];
   }

@@ -12,7 +12,7 @@ namespace normact::cuda {
 ///          each of dx and daddend is written once.
 /// Barriers two of the block, the second is the cluster's where it has several blocks.
 template <class T, class Act, bool kKeeps>
-__global__ void __launch_bounds__(kChannelThreads, 2)
+__global__ void __launch_bounds__(kChannelThreads, kBandBackwardBlocks)
     band_slab_backward_kernel(const __grid_constant__ BackwardProblem<Accumulator<T>> p,
                               const __grid_constant__ BandSpace space) {
   using A = Accumulator<T>;

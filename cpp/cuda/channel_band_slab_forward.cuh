@@ -12,7 +12,7 @@ namespace normact::cuda {
 /// Barriers three of the block, three more where it sums once more; of these, one a time is the cluster's where it has
 ///          several blocks.
 template <class T, class Act>
-__global__ void __launch_bounds__(kChannelThreads, 4)
+__global__ void __launch_bounds__(kChannelThreads, kBandForwardBlocks)
     band_slab_forward_kernel(const __grid_constant__ ForwardProblem<Accumulator<T>> p,
                              const __grid_constant__ BandSpace space) {
   using A = Accumulator<T>;
@@ -45,19 +45,7 @@ __global__ void __launch_bounds__(kChannelThreads, 4)
     A about[kWidth], sum[kWidth] = {}, square[kWidth] = {};
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) about[j] = share.of(j, centre);
-    add_up_halves<1>(share, [&](int begin, int end) {
-#pragma unroll 2
-      for (int k = begin; k < end; ++k) {
-        A value[kWidth];
-        unpack(load_shared_pack<T>(share.at(0, k)), value);
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) {
-          value[j] -= about[j];
-          sum[j] += value[j];
-          square[j] += value[j] * value[j];
-        }
-      }
-    });
+    add_up_squares<1, 2>(share, about, sum, square);
     const OfBoth<NumberPair<A>> total = sums.total(sum, square);
     bool far = false;
     const auto moments_of = [&](const NumberPair<A>& of, A from, A* about) {

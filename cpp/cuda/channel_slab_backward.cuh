@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch, group and instance norm backward of slabs in the shared memory of a cluster (channel_slab.cuh).
+// Batch, group and instance norm backward of slabs in the shared memory of some blocks (channel_slab.cuh).
 #pragma once
 
 #include "cuda/channel_slab.cuh"

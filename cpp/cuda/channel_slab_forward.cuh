@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch, group and instance norm forward of slabs in the shared memory of a cluster (channel_slab.cuh).
+// Batch, group and instance norm forward of slabs in the shared memory of some blocks (channel_slab.cuh).
 #pragma once
 
 #include "cuda/channel_slab.cuh"
@@ -53,6 +53,27 @@ __device__ __forceinline__ void with_extras(const ForwardProblem<A>& p, Write wr
     if (p.mask != nullptr) return adds ? write(yes, yes) : write(no, yes);
   }
   adds ? write(yes, no) : write(no, no);
+}
+
+/// The sums of x - centre and of its squares of a thread's packs, of each of their elements. kOthers: groups of copies
+/// behind those of x; kTogether: packs at a time.
+template <int kOthers, int kTogether, class T, class A = Accumulator<T>>
+__device__ __forceinline__ void add_up_squares(const SlabShare<T>& share, const A (&centre)[kPackSize<T>],
+                                               A (&sum)[kPackSize<T>], A (&square)[kPackSize<T>]) {
+  constexpr int kWidth = kPackSize<T>;
+  add_up_halves<kOthers>(share, [&](int begin, int end) {
+#pragma unroll kTogether
+    for (int k = begin; k < end; ++k) {
+      A value[kWidth];
+      unpack(load_shared_pack<T>(share.at(0, k)), value);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        value[j] -= centre[j];
+        sum[j] += value[j];
+        square[j] += value[j] * value[j];
+      }
+    }
+  });
 }
 
 /// The moments of a group from those of its slab's blocks, which so many helpers share: all lanes of a warp take part.
@@ -118,19 +139,7 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
     A centre[kWidth], sum[kWidth] = {}, square[kWidth] = {};
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) centre[j] = memory.results[share.group_of(share.column + j)].first;
-    add_up_halves<0>(share, [&](int begin, int end) {
-#pragma unroll 4
-      for (int k = begin; k < end; ++k) {
-        A value[kWidth];
-        unpack(load_shared_pack<T>(share.at(0, k)), value);
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) {
-          value[j] -= centre[j];
-          sum[j] += value[j];
-          square[j] += value[j] * value[j];
-        }
-      }
-    });
+    add_up_squares<0, 4>(share, centre, sum, square);
     memory.leave(s, share.line, share.column, 0, s.folds, sum);
     memory.leave(s, share.line, share.column, 1, s.folds, square);
     __syncthreads();

@@ -70,10 +70,11 @@ TEST(rows_that_clusters_do_not_fit_go_to_teams) {
   CHECK(plan.order == ChannelOrder::slabs && plan.team && plan.waits_together());
   CHECK(plan.cluster > 1 && plan.blocks <= 2 * 132);
   check_division(p);
-  const ChannelPlan margin = plan_of(p, 32);
-  CHECK(!margin.team || margin.blocks <= 2 * 100);
   const ChannelForward batch = forward(Layout::rows, 64, 1024, 196, 0);
   CHECK(plan_of(batch).team && plan_of(batch).blocks <= 2 * 132);
+  const ChannelForward wide = forward(Layout::rows, 4, 640, 4096, 0);
+  CHECK(plan_of(wide).team && plan_of(wide).blocks > 2 * (132 - 16));
+  CHECK(plan_of(wide, 16).team && plan_of(wide, 16).blocks <= 2 * (132 - 16));  // they wait for each other
   check_division(batch);
   const ChannelForward groups = forward(Layout::rows, 4, 320, 4096, 32);
   CHECK(plan_of(backward(groups)).team);

@@ -48,7 +48,7 @@ TEST(batch_norm_of_small_planes_goes_by_columns) {
     const int64_t width = 16 / size_of(dtype);
     const ChannelPlan kept = plan_of(forward(Layout::planes, dtype == DType::f32 ? 3000 : 4000, 64, 49, 0, dtype));
     CHECK(kept.access == ChannelAccess::columns && kept.order == ChannelOrder::kept);
-    CHECK_EQ(kept.tile % 49, 0);  // whole channels of whole packs
+    CHECK_EQ(kept.tile % (width * 49), 0);  // whole channels of whole packs
     CHECK_EQ(kept.groups_an_item * 49, kept.tile);
     const ChannelPlan twice = plan_of(forward(Layout::planes, 1400, 2048, 49, 0, dtype));
     CHECK(twice.access == ChannelAccess::columns && twice.order == ChannelOrder::launches);
