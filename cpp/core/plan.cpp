@@ -216,10 +216,11 @@ bool backward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* pl
   const int tensors = r.residual ? 3 : 2;
   if (divide_over_cluster(r, device, kept_packs(r), false, plan)) {
     plan->threads = plan->threads_per_row + kClusterServants * kWarp;
-    // With an activation, dy times its slope is kept in fp32, and the first level of the cache has to hold what does
-    // not fit in registers.
+    // With an activation, dy times its slope is kept in fp32, and so are the biases; and the first level of the cache
+    // has to hold what does not fit in registers.
     const bool kept = r.activated && size_of(r.dtype) == 2;
-    return plan_cluster_ring(device, kept ? tensors + 1 : tensors, 2, kept ? 3 : 4, 0, plan);
+    const int biases = kept ? plan->packs_per_block * pack_size(r) * accumulator_bytes(r.dtype) : 0;
+    return plan_cluster_ring(device, kept ? tensors + 1 : tensors, 2, kept ? 3 : 4, biases, plan);
   }
   if (size_of(r.dtype) > 4 || !divide_over_cluster(r, device, 2 * kept_packs(r), false, plan)) return false;
   plan->threads = plan->threads_per_row;  // no registers to spare for another warp

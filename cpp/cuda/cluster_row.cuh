@@ -41,7 +41,7 @@ struct ClusterShare {
   int turns;        // rows of this cluster
 
   __device__ __forceinline__ ClusterShare(int64_t rows, int row_packs, const ClusterSplit& split)
-      : warp(threadIdx.x / kWarp),
+      : warp(uniform_warp()),
         warps(split.warps),
         lane(threadIdx.x % kWarp),
         blocks(cg::this_cluster().num_blocks()),
@@ -50,8 +50,8 @@ struct ClusterShare {
         packs_per_warp(split.packs_per_warp),
         first(part() * packs_per_warp),
         count(warp < warps ? packs_from(first, packs_per_warp) : 0),
-        block_first(rank * warps * packs_per_warp),
-        block_count(packs_from(block_first, warps * packs_per_warp)),
+        block_first(rank * room()),
+        block_count(packs_from(block_first, room())),
         cluster(blockIdx.x / blocks),
         clusters(gridDim.x / blocks),
         turns(static_cast<int>((rows - cluster + clusters - 1) / clusters)) {}
@@ -61,6 +61,8 @@ struct ClusterShare {
   __device__ __forceinline__ bool full(int vectors) const { return count == vectors * kWarp; }
 
   __device__ __forceinline__ bool valid(int v) const { return lane + v * kWarp < count; }
+  /// Packs that the warps of a block have room for.
+  __device__ __forceinline__ int room() const { return warps * packs_per_warp; }
   /// Working warps of the cluster, and the number of this one among them.
   __device__ __forceinline__ int parts() const { return warps * blocks; }
   __device__ __forceinline__ int part() const { return warps * rank + warp; }
@@ -304,6 +306,47 @@ class LaneParameter {
   A otherwise_;
   A offset_;
   Pack<Stored> pack_[kHeld ? kVectors : 1][kPieces];
+};
+
+/// The same, kept in shared memory in the accumulator type: a lane's packs for the lane alone, so without a barrier.
+template <class T, int kVectors>
+class SharedLaneParameter {
+  using A = Accumulator<T>;
+  static constexpr int kSize = kPackSize<T>, kPart = kPackSize<A>, kParts = kSize / kPart;
+
+ public:
+  static __device__ __forceinline__ int bytes(const ClusterShare& share) { return share.room() * kParts * kPackBytes; }
+  /// `memory` has so many bytes.
+  __device__ __forceinline__ SharedLaneParameter(const Operand& operand, const ClusterShare& share, A otherwise,
+                                                 SharedAddress memory)
+      : own_(memory + (share.warp * share.packs_per_warp + share.lane) * kPackBytes),
+        part_bytes_(share.room() * kPackBytes) {
+    const Parameter<T> parameter(operand);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (!share.valid(v)) continue;
+      A value[kSize];
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) value[j] = otherwise;
+      if (operand.data != nullptr) parameter.load((share.first + share.lane) * kSize + v * kClusterStride<T>, value);
+#pragma unroll
+      for (int h = 0; h < kParts; ++h) {
+        store_shared_values(own_ + h * part_bytes_ + v * kClusterStrideBytes, value + h * kPart);
+      }
+    }
+  }
+
+  /// Those of pack v, which must be valid.
+  __device__ __forceinline__ void get(int v, A (&value)[kSize]) const {
+#pragma unroll
+    for (int h = 0; h < kParts; ++h) {
+      unpack(load_shared_pack<A>(own_ + h * part_bytes_ + v * kClusterStrideBytes), value + h * kPart);
+    }
+  }
+
+ private:
+  SharedAddress own_;
+  int part_bytes_;
 };
 
 #endif

@@ -105,13 +105,18 @@ __device__ __forceinline__ SharedAddress shared_address(const void* shared) {
   return static_cast<SharedAddress>(__cvta_generic_to_shared(shared));
 }
 
-/// The same object in shared memory, whose address stays in a register: the compiler would compute it again, from the
-/// block's place in the cluster, wherever it is used.
+/// The same, kept in a register: the compiler would compute it again, from the block's place in the cluster, wherever
+/// it is used.
+__device__ __forceinline__ SharedAddress known_address(const void* shared) {
+  SharedAddress address = shared_address(shared);
+  asm volatile("" : "+r"(address));
+  return address;
+}
+
+/// The same object in shared memory, at its known_address().
 template <class Object>
 __device__ __forceinline__ Object& at_known_address(Object& object) {
-  SharedAddress address = shared_address(&object);
-  asm volatile("" : "+r"(address));
-  return *static_cast<Object*>(__cvta_shared_to_generic(address));
+  return *static_cast<Object*>(__cvta_shared_to_generic(known_address(&object)));
 }
 
 template <class T>
@@ -138,6 +143,13 @@ __device__ __forceinline__ void store_shared_pack(SharedAddress to, const Pack<T
   const uint4 bits = to_bits(pack);
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(bits.x), "r"(bits.y), "r"(bits.z), "r"(bits.w)
                : "memory");
+}
+
+__device__ __forceinline__ void store_shared_value(SharedAddress to, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
+}
+__device__ __forceinline__ void store_shared_value(SharedAddress to, double value) {
+  asm volatile("st.shared.f64 [%0], %1;" ::"r"(to), "d"(value) : "memory");
 }
 
 /// A weight or bias vector of x's type X or of the accumulator's; absent when data is null.
@@ -187,11 +199,15 @@ __device__ __forceinline__ void store_parameter(const Tensor& operand, int64_t i
 
 /// to[0 .. 16 bytes) = value[0 ..), in one access to shared memory.
 template <class A>
-__device__ __forceinline__ void store_shared_values(A* to, const A* value) {
+__device__ __forceinline__ void store_shared_values(SharedAddress to, const A* value) {
   Pack<A> pack;
 #pragma unroll
   for (int j = 0; j < kPackSize<A>; ++j) pack.word[j] = value[j];
-  store_shared_pack(shared_address(to), pack);
+  store_shared_pack(to, pack);
+}
+template <class A>
+__device__ __forceinline__ void store_shared_values(A* to, const A* value) {
+  store_shared_values(shared_address(to), value);
 }
 
 /// Parameters of one pack of T, stored in T, in the accumulator type or in 16 bits, through the read-only path; where
@@ -254,12 +270,10 @@ struct StagedParameter {
   static constexpr int kSize = kPackSize<T>;
   static constexpr int kPart = kPackSize<A>;
   static constexpr int kParts = kSize / kPart;
-  Pack<A>* part[kParts];
+  SharedAddress begin;
+  int part_bytes;
 
-  __device__ StagedParameter(void* shared, int packs) {
-#pragma unroll
-    for (int h = 0; h < kParts; ++h) part[h] = static_cast<Pack<A>*>(shared) + h * packs;
-  }
+  __device__ StagedParameter(SharedAddress memory, int packs) : begin(memory), part_bytes(packs * kPackBytes) {}
 
   /// Brings in all columns, whole packs at multiples of 16 bytes, with `offset` added to each; without a parameter,
   /// `otherwise`.
@@ -276,14 +290,17 @@ struct StagedParameter {
         for (int j = 0; j < kSize; ++j) value[j] = effective_weight(value[j], offset);
       }
 #pragma unroll
-      for (int h = 0; h < kParts; ++h) store_shared_values(part[h][i].word, value + h * kPart);
+      for (int h = 0; h < kParts; ++h) {
+        store_shared_values(begin + h * part_bytes + i * kPackBytes, value + h * kPart);
+      }
     }
   }
 
-  __device__ __forceinline__ void get(int pack, A (&value)[kSize]) const {
+  /// The pack of T whose place in a row of T would be so many bytes from its beginning.
+  __device__ __forceinline__ void get(int bytes, A (&value)[kSize]) const {
 #pragma unroll
     for (int h = 0; h < kParts; ++h) {
-      const Pack<A> piece = load_shared_pack<A>(shared_address(&part[h][pack]));
+      const Pack<A> piece = load_shared_pack<A>(begin + h * part_bytes + bytes);
 #pragma unroll
       for (int j = 0; j < kPart; ++j) value[h * kPart + j] = piece.word[j];
     }

@@ -136,14 +136,14 @@ __device__ __forceinline__ bool multiply_slopes(A (&dy)[kCount], const A (&h)[kC
 template <class T, class Problem, int kCount, class A>
 __device__ __forceinline__ void multiply_slopes_of_row(A (&dy)[kCount], const A (&xhat)[kCount],
                                                        const StagedParameter<T>& weights,
-                                                       const StagedParameter<T>& biases, int place, A (&weight)[kCount],
+                                                       const StagedParameter<T>& biases, int bytes, A (&weight)[kCount],
                                                        const ActivatedProblem<Problem, A>& p) {
   A h[kCount];
-  biases.get(place, h);
-  weights.get(place, weight);
+  biases.get(bytes, h);
+  weights.get(bytes, weight);
 #pragma unroll
   for (int j = 0; j < kCount; ++j) h[j] = affine(xhat[j], weight[j], h[j]);
-  if (multiply_slopes<T>(dy, h, p)) weights.get(place, weight);
+  if (multiply_slopes<T>(dy, h, p)) weights.get(bytes, weight);
 }
 
 }  // namespace normact::cuda

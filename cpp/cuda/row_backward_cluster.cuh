@@ -96,11 +96,11 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
   const bool serving = kServed && share.warp == share.warps;
   const bool fetching = kServed && share.warp == share.warps + 1;
   const bool residual = p.dresidual.data != nullptr;
-  char* parts = shared;  // of a direct exchange; then the rings
+  char* parts = shared;  // of a direct exchange, or biases; then the rings
   const int tensors = residual ? 3 : 2;
   RowRing ring = [&, &barriers = barriers] {
     if constexpr (kServed) {
-      return RowRing(shared, barriers.full, share.warps * share.packs_per_warp, share.block_count,
+      return RowRing(shared + Worker::bias_bytes(share), barriers.full, share.room(), share.block_count,
                      share.warp * share.packs_per_warp + share.lane, split.stages, tensors,
                      Worker::kKeeps ? Worker::kParts - 1 : 0);
     } else {
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
     for (int s = 1; s < split.stages; ++s) begin(s);
   }
   LaneParameter<T, Stored, kVectors, kHeld> weights(p.weight, share, A(1), scalars.weight_offset);
-  LaneParameter<T, T, kVectors, false> biases(p.bias, share, A(0), A(0));
+  typename Worker::Biases biases = Worker::biases_of(p, share, shared);
   const bool bias = kKind == NormKind::layer || kActivated || p.dbias.data != nullptr;
   A dweight[kVectors][kPackSize<T>] = {}, dbias[kVectors][kPackSize<T>] = {};
   Worker worker{p, scalars, share, ring, exchange, weights, biases, dweight, dbias, parts, residual, bias};

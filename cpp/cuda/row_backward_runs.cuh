@@ -144,7 +144,9 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
   constexpr int kValues = Own::kValues;
   extern __shared__ __align__(128) char shared[];
   __shared__ RunBarriers barriers;
-  __shared__ GroupScratch<A, 2> scratch[kSeveralWarps<kLanes> ? 2 : 1];
+  constexpr int kSums = kLayer ? 2 : 1;
+  using Sum = RowSum<kLanes, A, kSums, 2>;
+  __shared__ typename Sum::Scratch scratch;
 
   const int threads = blockDim.x - kWarp;  // that work on rows
   const int tensors = tiles.residual ? 3 : 2;
@@ -158,7 +160,7 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
   const int lane = kLanes != 0 ? threadIdx.x % kLanes : threadIdx.x % lanes;
   const int at = row_of_tile<T, kLanes>(lanes, threads);
   const Own own(lane, lanes, static_cast<int>(p.geometry.cols));
-  const bool mover = static_cast<int>(threadIdx.x) >= threads;
+  const bool mover = uniform_warp() >= threads / kWarp;
   A dweight[kValues] = {}, dbias[kValues] = {};
   if (mover) {
     if (tiles.dense) {
@@ -173,6 +175,7 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
     load_run_weights<T, kShareWeights>(p.weight, scalars.weight_offset, own, weight, shared_weights, lanes, at == 0,
                                        threads);
 
+    const Sum row_sum(scratch, at, lane / kWarp, lanes / kWarp, 1 + at);
     RunCursor now;
     for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
       const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
@@ -184,7 +187,7 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
       char* from = shared + now.slot * slot_bytes + own.offset();
       const A* statistics = reinterpret_cast<const A*>(shared + now.slot * slot_bytes + tensors * tile_bytes);
       A xhat[kValues], gradient[kValues];
-      A sum[kLayer ? 2 : 1];
+      A sum[kSums];
       barriers.full[now.slot].wait(now.phase);
       const A mean = kLayer ? statistics[row] : A(0);
       const A rstd = statistics[tiles.rows + row];
@@ -215,12 +218,7 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
       }
       sum[0] = products[0] + products[1];
       if constexpr (kLayer) sum[1] = totals[0] + totals[1];
-      if constexpr (kSeveralWarps<kLanes>) {
-        const int warps = lanes / kWarp;
-        group_sum(sum, scratch[now.buffer].slots(at, warps), lane / kWarp, warps, 1 + at);
-      } else {
-        for (A& s : sum) s = lane_sum<kLanes>(s);
-      }
+      row_sum.run(sum, now.buffer);
       const A c2 = sum[0] * scalars.reciprocal_cols * rstd;
       const A c1 = kLayer ? sum[kLayer] * scalars.reciprocal_cols * rstd : A(0);
 #pragma unroll

@@ -155,6 +155,22 @@ template <class T, NormKind kKind, bool kActivated, class Stored, int kVectors, 
 struct BackwardWorker {
   using A = Accumulator<T>;
   using Exchange = std::conditional_t<kServed, WarpExchange<A, A>, DirectExchange<A>>;
+  /// Read from shared memory where there is room: the first level of the cache is small beside it, and its answers
+  /// late.
+  static constexpr bool kSharesBias = kActivated && kServed && sizeof(T) == 2;
+  using Biases =
+      std::conditional_t<kSharesBias, SharedLaneParameter<T, kVectors>, LaneParameter<T, T, kVectors, false>>;
+  static __device__ __forceinline__ int bias_bytes(const ClusterShare& share) {
+    return kSharesBias ? SharedLaneParameter<T, kVectors>::bytes(share) : 0;
+  }
+  /// shared: has so many bytes.
+  static __device__ __forceinline__ Biases biases_of(const RowBackward& p, const ClusterShare& share, char* shared) {
+    if constexpr (kSharesBias) {
+      return Biases(p.bias, share, A(0), shared_address(shared));
+    } else {
+      return Biases(p.bias, share, A(0), A(0));
+    }
+  }
   static constexpr int kSize = kPackSize<T>;
   static constexpr bool kLayer = kKind == NormKind::layer;
   static constexpr bool kByHalves = kRowsByHalves<T, kServed>;
@@ -173,7 +189,7 @@ struct BackwardWorker {
   RowRing& ring;
   Exchange& exchange;
   LaneParameter<T, Stored, kVectors, kHeld>& weights;
-  LaneParameter<T, T, kVectors, false>& biases;  // the forward's, for an activation
+  Biases& biases;  // the forward's, for an activation
   A (&dweight)[kVectors][kSize];
   A (&dbias)[kVectors][kSize];
   char* parts;  // of a direct exchange
@@ -272,8 +288,10 @@ struct BackwardWorker {
 
   /// Gives the warp's part of a row's sums to the exchange.
   __device__ __forceinline__ void give(int turn, const SumPair<A>& sums) {
-    SumPair<A> pair{warp_sum(sums.first), A(0)};
-    if constexpr (kLayer) pair.second = warp_sum(sums.second);
+    A total[kLayer ? 2 : 1] = {sums.first};
+    if constexpr (kLayer) total[1] = sums.second;
+    lane_sums<kWarp>(total);
+    const SumPair<A> pair{total[0], kLayer ? total[kLayer] : A(0)};
     if constexpr (kServed) {
       exchange.contribute(turn, share.warp, pair);
     } else {

@@ -168,16 +168,15 @@ __device__ __forceinline__ RowMoments<A> block_moments(const OwnPacks<T, kWarp>&
   const auto share_of_warp = [&](int w) { return w < warps - 1 ? A(1.0 / (kFull * kSize)) : A(1) / last; };
   const A first = static_cast<A>((warp < warps - 1 ? kWarp : min(kWarp, last_packs)) * kSize);
   const A about = warp_sum(total_of(value[0])) * rough_reciprocal(first);
-  A deviations = A(0), squares = A(0);
+  A sums[2] = {};  // of deviations and of their squares
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     centre(value[v], about);
-    deviations += own.valid(v) ? total_of(value[v]) : A(0);
-    squares += own.valid(v) ? squares_of(value[v]) : A(0);
+    sums[0] += own.valid(v) ? total_of(value[v]) : A(0);
+    sums[1] += own.valid(v) ? squares_of(value[v]) : A(0);
   }
-  deviations = warp_sum(deviations);
-  squares = warp_sum(squares);
-  if (lane == 0) parts[warp] = {about, deviations, squares, A(0)};
+  lane_sums<kWarp>(sums);
+  if (lane == 0) parts[warp] = {about, sums[0], sums[1], A(0)};
   __syncthreads();
   const RowPart<A> part = lane < warps ? parts[lane] : RowPart<A>{};
   const A from = parts[0].centre, count = lane < warps - 1 ? A(kFull * kSize) : lane == warps - 1 ? last : A(0);
@@ -261,14 +260,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       if constexpr (kLayer) centre(value, mean);
       squares += own.valid(v) ? squares_of(value) : A(0);
     }
-    if constexpr (kBlock) {
-      __shared__ GroupScratch<A, 1> scratch;
-      A value[1] = {squares};
-      group_sum(value, scratch.slots(0, blockDim.x / kWarp), lane / kWarp, blockDim.x / kWarp, 0);
-      squares = value[0];
-    } else {
-      squares = lane_sum<kStride>(squares);
-    }
+    using Sum = RowSum<kLanes, A, 1>;
+    __shared__ typename Sum::Scratch scratch;
+    A value[1] = {squares};
+    Sum(scratch, 0, lane / kWarp, blockDim.x / kWarp, 0).run(value, 0);
+    squares = value[0];
   }
   const A variance = squares * scalars.reciprocal_cols;
   const A rstd = reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });

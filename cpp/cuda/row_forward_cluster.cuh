@@ -87,7 +87,7 @@ template <class T, NormKind kKind, class A = Accumulator<T>>
 __device__ __forceinline__ void serve_forward(const RowForward& p, const Scalars<A>& scalars, const ClusterShare& share,
                                               WarpExchange<double, A>& exchange) {
   constexpr int kSize = kPackSize<T>;
-  const int block_packs = share.warps * share.packs_per_warp;
+  const int block_packs = share.room();
   const auto elements = [&](bool exists, int from, int most) {
     return exists ? share.packs_from(from, most) * kSize : 0;
   };
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(kForwardClusterThreads, 1)
   const ClusterShare share(p.geometry.rows, static_cast<int>(p.geometry.cols) / kSize, split);
   const bool serving = share.warp == share.warps, fetching = share.warp == share.warps + 1;
   const bool residual = p.residual.data != nullptr;
-  RowRing ring(shared, memory.barriers.full, share.warps * share.packs_per_warp, share.block_count,
+  RowRing ring(shared, memory.barriers.full, share.room(), share.block_count,
                share.warp * share.packs_per_warp + share.lane, split.stages, residual ? 2 : 1, 0);
   const auto fetch = [&](int turn, int slot) {
     if (share.block_count == 0) return;

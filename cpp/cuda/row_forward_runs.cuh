@@ -121,7 +121,8 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
   constexpr int kValues = Own::kValues;
   extern __shared__ __align__(128) char shared[];
   __shared__ RunBarriers barriers;
-  __shared__ GroupScratch<A, 1> scratch[kSeveralWarps<kLanes> ? 2 : 1];
+  using Sum = RowSum<kLanes, A, 1, 2>;
+  __shared__ typename Sum::Scratch scratch;
 
   const int threads = blockDim.x - kForwardMovers * kWarp;  // that work on rows
   const int tensors = tiles.residual ? 2 : 1;
@@ -154,14 +155,10 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
   const Own own(lane, lanes, cols);
   A weight[kValues], bias[kValues];
   load_run_parameters<T>(p, own, scalars.weight_offset, weight, bias);
+  const Sum row_sum(scratch, at, lane / kWarp, lanes / kWarp, 1 + at);
   const auto sum = [&](A part, int which) {
     A value[1] = {part};
-    if constexpr (kSeveralWarps<kLanes>) {
-      const int warps = lanes / kWarp;
-      group_sum(value, scratch[which].slots(at, warps), lane / kWarp, warps, 1 + at);
-    } else {
-      value[0] = lane_sum<kLanes>(part);
-    }
+    row_sum.run(value, which);
     return value[0];
   };
 

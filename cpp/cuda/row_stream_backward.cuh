@@ -45,6 +45,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   constexpr int kSize = Io::kSize, kUnroll = kSumsUnroll<kSize>;
   const RowGeometry& g = p.geometry;
   __shared__ GroupScratch<A, 2> scratch;
+  const GroupSum<A, 2> block_sum(scratch, 0, threadIdx.x / kWarp, blockDim.x / kWarp, 0);
   start_after_previous();
   const int64_t row = blockIdx.x;
   const Operand* const operands[] = {&p.x, &p.dy, &p.mean, &p.rstd};
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
       }
     }
   }
-  group_sum(sum, scratch.slots(0, blockDim.x / kWarp), threadIdx.x / kWarp, blockDim.x / kWarp, 0);
+  block_sum.run(sum, 0);
   if (threadIdx.x == 0) means[row] = {rstd * sum[0] / scalars.cols, rstd * sum[1] / scalars.cols};
 }
 

@@ -14,10 +14,6 @@
 
 namespace normact::cuda {
 
-/// Whether a row takes several warps; 0 stands for a number of them that is known at run time only.
-template <int kLanes>
-constexpr bool kSeveralWarps = kLanes == 0 || kLanes > kWarp;
-
 template <class V>
 __device__ __forceinline__ void store_shared_if(bool condition, SharedAddress to, V value) {
   const int flag = condition;

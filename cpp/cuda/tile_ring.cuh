@@ -87,11 +87,11 @@ class TileRing {
  public:
   /// tensor_bytes: of one tensor of a tile; row_bytes: a multiple of 16; dense: the rows of a tile follow each other in
   /// memory, so that one copy brings them all.
-  __device__ TileRing(char* memory, RingBarriers& barriers, const Source& source, int tiles, int stages, int tensors,
-                      int tensor_bytes, int row_bytes, bool dense)
+  __device__ TileRing(SharedAddress memory, RingBarriers& barriers, const Source& source, int tiles, int stages,
+                      int tensors, int tensor_bytes, int row_bytes, bool dense)
       : source_(source),
         barriers_(barriers),
-        begin_(shared_address(memory)),
+        begin_(memory),
         stage_bytes_(all_of(tensors, 1, tensor_bytes)),
         tiles_(tiles),
         stages_(stages),
@@ -99,6 +99,7 @@ class TileRing {
         tensor_bytes_(tensor_bytes),
         row_bytes_(row_bytes),
         dense_(dense),
+        warp_(uniform_warp(thread())),
         current_(begin_) {
 #if __CUDA_ARCH__ >= 900
     if (thread() == 0) {
@@ -144,7 +145,7 @@ class TileRing {
     const int slot = slot_ == 0 ? stages_ - 1 : slot_ - 1;
     const int next = tile + stages_ - 1;
 #if __CUDA_ARCH__ >= 900
-    if (thread() < kWarp && next < tiles_) {
+    if (warp_ == 0 && next < tiles_) {
       if (tile > 0) barriers_.empty[slot].wait(slot_ == 0 ? phase_ ^ 1 : phase_);
       fill(slot, next);
     }
@@ -181,7 +182,7 @@ class TileRing {
     const SharedAddress to = begin_ + slot * stage_bytes_;
     const int rows = tile < tiles_ ? source_.rows(tile) : 0;
 #if __CUDA_ARCH__ >= 900
-    if (thread() >= kWarp || rows <= 0) return;
+    if (warp_ != 0 || rows <= 0) return;
     Mbarrier& full = barriers_.full[slot];
     if (thread() == 0) full.arrive_and_expect(all_of(tensors_, rows, row_bytes_));
     __syncwarp();
@@ -217,6 +218,7 @@ class TileRing {
   int tensor_bytes_;
   int row_bytes_;
   bool dense_;
+  int warp_;
   SharedAddress current_;
   int slot_ = 0;
   int phase_ = 0;
