@@ -100,7 +100,7 @@ struct BandSums {
     __syncthreads();
     if (turn == 0) meet_cluster(false);  // all blocks are there
     Entries& entries = entries_of(turn++);
-    for (int c = static_cast<int>(threadIdx.x) / kWarp; c < s.groups; c += kChannelThreads / kWarp) {
+    for (int c = uniform_warp(); c < s.groups; c += kChannelThreads / kWarp) {
       hand_out(entries, c, sum_of_channel(c));
     }
     if (s.blocks == 1) __syncthreads();

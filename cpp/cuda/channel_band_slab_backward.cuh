@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kChannelThreads, kBandBackwardBlocks)
     slopes.set(j, of.mean, of.scale, of.bias);
   }
   A sum[kWidth] = {}, product[kWidth] = {};
-  add_up_slopes<T>(share, slopes, sum, product);
+  add_up_slopes<T, Act>(share, slopes, sum, product);
   const A elements = static_cast<A>(space.rows) * static_cast<A>(share.places());
   const auto correction_of = [&](const NumberPair<A>& total, const Channel& of) {
     const A factor = p.frozen ? A(0) : of.scale / elements;

@@ -57,7 +57,7 @@ struct PlaneSlopes {
         }
       }
       const A scales[1] = {scale}, biases[1] = {bias};
-      multiply_by_any_slopes<T, Act, PlaneWalk<T, true>>(p, dh, centred, scales, biases,
+      multiply_by_any_slopes<T, Act, PlaneWalk<T, true>>(p, slope_view(p) != nullptr, dh, centred, scales, biases,
                                                          [&](A(&value)[kWidth]) { unpack(in.third[k], value); });
     }
   }

@@ -77,7 +77,7 @@ struct RingShare : ClusterBlocks {
   int turns;                // sets of the team
   int first;                // pack of the block
   int count;                // packs of the block
-  int packs;                // of a working thread
+  int packs;                // of a working thread; where sets have several channels, of all of a warp
   int first_plane, planes;  // of the set, that the block has packs of
   SharedAddress ring;       // in which the thread's packs lie
 
@@ -87,14 +87,14 @@ struct RingShare : ClusterBlocks {
         s(space),
         d(division),
         barriers(of),
-        warp(threadIdx.x / kWarp),
+        warp(uniform_warp()),
         lane(threadIdx.x % kWarp),
         tensors(tensors_),
         team(blockIdx.x / blocks),
         teams(gridDim.x / blocks),
         first(rank * d.packs_a_block),
         count(packs_of(rank)),
-        packs(warp < warps ? ceil_of(count - static_cast<int>(threadIdx.x)) : 0),
+        packs(warp < warps ? ceil_of(count - (kSeveral ? warp * kWarp : static_cast<int>(threadIdx.x))) : 0),
         first_plane(static_cast<int>(s.by_run.quotient(static_cast<unsigned>(first)))),
         planes(static_cast<int>(s.by_run.quotient(static_cast<unsigned>(first + count - 1))) + 1 - first_plane),
         ring(shared_address(channel_shared)) {

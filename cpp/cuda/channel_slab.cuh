@@ -72,13 +72,15 @@ __device__ __forceinline__ A middle_of_pairs(A low, A other_low, A high, A other
   return A(0.5) * max(low, other_low) + A(0.5) * min(high, other_high);
 }
 
+/// What adding up a pack takes.
+enum class SlabWork : uint8_t { little, much };
+
 /// This block's part of its slab, and this thread's of it.
 template <class T>
 struct SlabShare {
   static constexpr int kWidth = kPackSize<T>;
   static constexpr int kStep = kChannelThreads * kPackBytes;  // from a thread's pack to its next
   static constexpr bool kBeside = true;                       // addends, y and masks may be read
-  static constexpr int kMany = 12;                            // packs
 
   const SlabSpace& s;
   int64_t slab;
@@ -166,7 +168,11 @@ struct SlabShare {
     for (int k = 0; k < count; ++k) prefetch_sector(from + k * step());
   }
   /// Packs that are added up while the thread's others are on their way: none of a few, whose loops would be short.
-  __device__ __forceinline__ int half() const { return count < kMany ? 0 : count / 2; }
+  template <SlabWork kWork = SlabWork::little>
+  __device__ __forceinline__ int half() const {
+    constexpr int kMany = kWork == SlabWork::much ? 4 : 12;
+    return count < kMany ? 0 : count / 2;
+  }
   /// Starts copying the thread's packs of a tensor, or some of them.
   __device__ __forceinline__ void copy(const ChannelView& view, int tensor) const { copy(view, tensor, 0, count); }
   __device__ __forceinline__ void copy(const ChannelView& view, int tensor, int begin, int end) const {
@@ -177,12 +183,13 @@ struct SlabShare {
 };
 
 /// add(begin, end) for both halves of a thread's packs, whose copies, of two groups, are followed by so many others.
-template <int kOthers, class Share, class Add>
+template <int kOthers, SlabWork kWork = SlabWork::little, class Share, class Add>
 __device__ __forceinline__ void add_up_halves(const Share& share, Add add) {
+  const int half = share.template half<kWork>();
   wait_copies<kOthers + 1>();
-  add(0, share.half());
+  add(0, half);
   wait_copies<kOthers>();
-  add(share.half(), share.count);
+  add(half, share.count);
 }
 
 /// A block's shared memory behind the packs that it keeps. kTeam: a slab's blocks are no cluster.

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
     slopes.set(j, own.mean, channel_scale(own.rstd, own.weight), own.bias);
   }
   A sum[kWidth] = {}, product[kWidth] = {};
-  add_up_slopes<T>(share, slopes, sum, product);
+  add_up_slopes<T, Act>(share, slopes, sum, product);
   memory.leave(s, share.line, share.column, 0, false, sum);
   memory.leave(s, share.line, share.column, 1, false, product);
   __syncthreads();

@@ -19,9 +19,11 @@ struct SlabSlopes {
 
   const BackwardProblem<A>& p;
   const Share& share;
+  bool third;  // whether there is a slope_view
   A mean[kOwned], scale[kOwned], bias[kActs ? kOwned : 1];
 
-  __device__ __forceinline__ SlabSlopes(const BackwardProblem<A>& problem, const Share& of) : p(problem), share(of) {}
+  __device__ __forceinline__ SlabSlopes(const BackwardProblem<A>& problem, const Share& of)
+      : p(problem), share(of), third(kActs && slope_view(problem) != nullptr) {}
 
   /// What belongs to an owned channel.
   __device__ __forceinline__ void set(int owned, A own_mean, A own_scale, A own_bias) {
@@ -51,7 +53,7 @@ struct SlabSlopes {
     }
     if constexpr (kActs && !(kExact && kAgain)) {
       if constexpr (Share::kBeside) {
-        multiply_by_any_slopes<T, Act, Walk>(p, dh, centred, scale, bias, [&](A(&value)[kWidth]) {
+        multiply_by_any_slopes<T, Act, Walk>(p, third, dh, centred, scale, bias, [&](A(&value)[kWidth]) {
           unpack(load_pack(static_cast<const T*>(slope_view(p)->data) + at), value);
         });
       } else {
@@ -77,15 +79,20 @@ struct SlabSlopes {
   }
 };
 
+/// What a slope adds to the work of adding up a pack.
+template <class T, class Act>
+constexpr SlabWork kSlopeWork = kIdentity<T, Act> || kRelu<T, Act> ? SlabWork::little : SlabWork::much;
+
 /// Starts copying a thread's packs of x and dy, in halves, and has what the slope is told from on its way.
 template <class T, class Act, class Share, class A = Accumulator<T>>
 __device__ __forceinline__ void copy_for_slopes(const BackwardProblem<A>& p, const Share& share) {
+  const int half = share.template half<kSlopeWork<T, Act>>();
   const auto copy = [&] {
-    share.copy(p.x, 0, 0, share.half());
-    share.copy(p.dy, 1, 0, share.half());
+    share.copy(p.x, 0, 0, half);
+    share.copy(p.dy, 1, 0, half);
     commit_copies();
-    share.copy(p.x, 0, share.half(), share.count);
-    share.copy(p.dy, 1, share.half(), share.count);
+    share.copy(p.x, 0, half, share.count);
+    share.copy(p.dy, 1, half, share.count);
     commit_copies();
     if constexpr (!kIdentity<T, Act>) share.prefetch(slope_view(p));
   };
@@ -97,11 +104,11 @@ __device__ __forceinline__ void copy_for_slopes(const BackwardProblem<A>& p, con
 }
 
 /// The sums of dh and of dh * (x - mean) of a thread's packs, of each of their elements.
-template <class T, class Share, class Slopes, class A = Accumulator<T>>
+template <class T, class Act, class Share, class Slopes, class A = Accumulator<T>>
 __device__ __forceinline__ void add_up_slopes(const Share& share, const Slopes& slopes, A (&sum)[kPackSize<T>],
                                               A (&product)[kPackSize<T>]) {
   constexpr int kWidth = kPackSize<T>;
-  add_up_halves<0>(share, [&](int begin, int end) {
+  add_up_halves<0, kSlopeWork<T, Act>>(share, [&](int begin, int end) {
 #pragma unroll 2
     for (int k = begin; k < end; ++k) {
       A dh[kWidth], centred[kWidth];

@@ -51,25 +51,28 @@ template <bool kThird, class T, class Act, class Walk, class A, int kWidth, int 
 __device__ __forceinline__ void multiply_by_slopes(const BackwardProblem<A>& p, A (&dh)[kWidth],
                                                    const A (&centred)[kWidth], const A (&scale)[kOwned],
                                                    const A (&bias)[kBiases], Get get) {
-  A h[kWidth] = {};
+  A third[kWidth], h[kWidth];
   if constexpr (kThird) {
-    get(h);
+    get(third);
     if (slope_follows_from_output<Act>() && p.y.data != nullptr) {
-      apply_slopes_of_output<T, Act>(dh, h, p);
+      apply_slopes_of_output<T, Act>(dh, third, p);
       return;
     }
   }
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) h[j] += affine(centred[j], scale[Walk::owner(j)], bias[Walk::owner(j)]);
+  for (int j = 0; j < kWidth; ++j) {
+    h[j] = affine(centred[j], scale[Walk::owner(j)], bias[Walk::owner(j)]);
+    if constexpr (kThird) h[j] += third[j];
+  }
   apply_slopes<T, Act>(dh, h, p);
 }
 
-/// The same where only the launch knows whether there is a slope_view.
+/// The same where only the launch knows whether there is one: `third`, which a thread finds out once.
 template <class T, class Act, class Walk, class A, int kWidth, int kOwned, int kBiases, class Get>
-__device__ __forceinline__ void multiply_by_any_slopes(const BackwardProblem<A>& p, A (&dh)[kWidth],
+__device__ __forceinline__ void multiply_by_any_slopes(const BackwardProblem<A>& p, bool third, A (&dh)[kWidth],
                                                        const A (&centred)[kWidth], const A (&scale)[kOwned],
                                                        const A (&bias)[kBiases], Get get) {
-  if (slope_view(p) != nullptr) {
+  if (third) {
     multiply_by_slopes<true, T, Act, Walk>(p, dh, centred, scale, bias, get);
   } else {
     multiply_by_slopes<false, T, Act, Walk>(p, dh, centred, scale, bias, get);
