@@ -191,18 +191,15 @@ bool backward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan
   const int64_t longest = r.activated ? 1280 : 256 * kept;
   if (r.variant == NORMACT_ROW_AUTO && device.active_clusters[0] > 0 && !r.mixed && packs > longest)
     return false;  // see forward_block
-  // 16 elements a thread, or for 16-bit types 24, which lower the cost of a row beside its elements but leave registers
-  // for fewer threads. Layer norm, which computes more, prefers 24 unless 16 keep clearly more packs at work; RMS norm
-  // prefers 16 while that leaves a block two rows at a time. Activations are bound by arithmetic, which needs warps,
-  // and of which idle lanes take their share: 16 (gelu, 8192x4096 bf16: 78 us for 84, H200). Mixed rows, which have no
-  // clusters, take 24 where these make one row at a time two, or none one.
+  // 16 elements a thread, while that leaves a block two rows at a time, or for 16-bit types 24, which lower the cost of
+  // a row beside its elements but leave registers for fewer threads (layer norm bf16, 32768x1536: 78.0 us for 79.1 with
+  // 24, 8192x4096: 55.7 for 56.3, H200). Activations are bound by arithmetic, which needs warps, and of which idle
+  // lanes take their share: 16 (gelu, 8192x4096 bf16: 78 us for 84). Mixed rows, which have no clusters, take 24 where
+  // these make one row at a time two, or none one.
   const int threads = backward_threads(r, kept * pack_size(r));
   const int more = kept * 3 / 2, more_threads = backward_threads(r, more * pack_size(r));
   const int64_t groups = threads / lanes_for(kept), more_groups = more_threads / lanes_for(more);
-  const bool prefers_more = r.activated                 ? groups < 1
-                            : r.mixed                   ? groups < 2 && groups < more_groups
-                            : r.kind == NormKind::layer ? groups * 9 <= more_groups * 10
-                                                        : groups < 2;
+  const bool prefers_more = groups < (r.activated ? 1 : 2) && (!r.mixed || r.activated || groups < more_groups);
   const bool has_more = size_of(r.dtype) == 2 || (r.mixed && !r.activated);
   const bool use_more = has_more && prefers_more && more_groups > 0;
   if (!use_more && groups < 1) return false;

@@ -86,7 +86,6 @@ RowRequest request_for(const RowProblem& problem, RowAccess access, bool residua
                        int sm_margin) {
   RowRequest r{};
   r.geometry = problem.geometry;
-  r.kind = problem.kind;
   r.dtype = problem.dtype;
   r.activated = !is_identity(problem.activation);
   r.mixed = is_mixed(problem);

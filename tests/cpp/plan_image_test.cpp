@@ -27,7 +27,6 @@ RowRequest images(int64_t count, int64_t cols, int64_t places, DType dtype) {
   r.geometry.row_shape[0] = count;
   r.geometry.row_shape[1] = places;
   r.geometry.col_shape[0] = cols;
-  r.kind = NormKind::layer;
   r.dtype = dtype;
   const int64_t line = places * size_of(dtype);
   r.access = line % 16 == 0 ? RowAccess::packed_lines : line % 8 == 0 ? RowAccess::half_packed_lines : RowAccess::lines;
