@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a row problem will be run on a GPU: which kernel, how rows and columns are divided, how much memory. Pure
 // functions of the problem and the device, so that they are tested without one. What decides how a row is summed
-// (variant, threads_per_row, vectors, cluster) depends only on the columns, dtype, activation and alignment class, never
-// on the number of rows (below 2^31) or on a residual: a row's bits are the same in any batch.
+// (variant, threads_per_row, vectors, cluster) depends only on the columns, dtype, activation and alignment class,
+// never on the number of rows (below 2^31) or on a residual: a row's bits are the same in any batch.
 #pragma once
 
 #include <cstddef>
