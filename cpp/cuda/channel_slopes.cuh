@@ -67,7 +67,7 @@ __device__ __forceinline__ void multiply_by_slopes(const BackwardProblem<A>& p, 
   apply_slopes<T, Act>(dh, h, p);
 }
 
-/// The same where only the launch knows whether there is one: `third`, which a thread finds out once.
+/// The same where only the launch knows whether there is one: `third`.
 template <class T, class Act, class Walk, class A, int kWidth, int kOwned, int kBiases, class Get>
 __device__ __forceinline__ void multiply_by_any_slopes(const BackwardProblem<A>& p, bool third, A (&dh)[kWidth],
                                                        const A (&centred)[kWidth], const A (&scale)[kOwned],

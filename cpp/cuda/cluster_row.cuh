@@ -308,19 +308,20 @@ class LaneParameter {
   Pack<Stored> pack_[kHeld ? kVectors : 1][kPieces];
 };
 
-/// The same, kept in shared memory in the accumulator type: a lane's packs for the lane alone, so without a barrier.
+/// The same, kept in shared memory: a lane's packs for the lane alone, so without a barrier.
 template <class T, int kVectors>
 class SharedLaneParameter {
   using A = Accumulator<T>;
-  static constexpr int kSize = kPackSize<T>, kPart = kPackSize<A>, kParts = kSize / kPart;
+  static constexpr int kSize = kPackSize<T>;
 
  public:
-  static __device__ __forceinline__ int bytes(const ClusterShare& share) { return share.room() * kParts * kPackBytes; }
+  static __device__ __forceinline__ int bytes(const ClusterShare& share) {
+    return StagedParameter<T>::bytes(share.room());
+  }
   /// `memory` has so many bytes.
   __device__ __forceinline__ SharedLaneParameter(const Operand& operand, const ClusterShare& share, A otherwise,
                                                  SharedAddress memory)
-      : own_(memory + (share.warp * share.packs_per_warp + share.lane) * kPackBytes),
-        part_bytes_(share.room() * kPackBytes) {
+      : own_(memory + (share.warp * share.packs_per_warp + share.lane) * kPackBytes, share.room()) {
     const Parameter<T> parameter(operand);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
@@ -329,24 +330,15 @@ class SharedLaneParameter {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) value[j] = otherwise;
       if (operand.data != nullptr) parameter.load((share.first + share.lane) * kSize + v * kClusterStride<T>, value);
-#pragma unroll
-      for (int h = 0; h < kParts; ++h) {
-        store_shared_values(own_ + h * part_bytes_ + v * kClusterStrideBytes, value + h * kPart);
-      }
+      own_.put(v * kClusterStrideBytes, value);
     }
   }
 
   /// Those of pack v, which must be valid.
-  __device__ __forceinline__ void get(int v, A (&value)[kSize]) const {
-#pragma unroll
-    for (int h = 0; h < kParts; ++h) {
-      unpack(load_shared_pack<A>(own_ + h * part_bytes_ + v * kClusterStrideBytes), value + h * kPart);
-    }
-  }
+  __device__ __forceinline__ void get(int v, A (&value)[kSize]) const { own_.get(v * kClusterStrideBytes, value); }
 
  private:
-  SharedAddress own_;
-  int part_bytes_;
+  StagedParameter<T> own_;
 };
 
 #endif

@@ -273,6 +273,8 @@ struct StagedParameter {
   SharedAddress begin;
   int part_bytes;
 
+  /// Of so many packs of T.
+  static __device__ __forceinline__ int bytes(int packs) { return packs * kParts * kPackBytes; }
   __device__ StagedParameter(SharedAddress memory, int packs) : begin(memory), part_bytes(packs * kPackBytes) {}
 
   /// Brings in all columns, whole packs at multiples of 16 bytes, with `offset` added to each; without a parameter,
@@ -289,14 +291,15 @@ struct StagedParameter {
 #pragma unroll
         for (int j = 0; j < kSize; ++j) value[j] = effective_weight(value[j], offset);
       }
-#pragma unroll
-      for (int h = 0; h < kParts; ++h) {
-        store_shared_values(begin + h * part_bytes + i * kPackBytes, value + h * kPart);
-      }
+      put(i * kPackBytes, value);
     }
   }
 
-  /// The pack of T whose place in a row of T would be so many bytes from its beginning.
+  /// A pack of T, whose place in a row of T would be so many bytes from its beginning.
+  __device__ __forceinline__ void put(int bytes, const A (&value)[kSize]) const {
+#pragma unroll
+    for (int h = 0; h < kParts; ++h) store_shared_values(begin + h * part_bytes + bytes, value + h * kPart);
+  }
   __device__ __forceinline__ void get(int bytes, A (&value)[kSize]) const {
 #pragma unroll
     for (int h = 0; h < kParts; ++h) {

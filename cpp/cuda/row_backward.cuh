@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const bool bias = p.dbias.data != nullptr;
 
   // Shared memory: the effective weight, with an activation the bias, then the ring.
-  const int parameter_bytes = packs * kSize * static_cast<int>(sizeof(A));
+  const int parameter_bytes = StagedParameter<T>::bytes(packs);
   const SharedAddress memory = known_address(shared);
   const StagedParameter<T> weights(memory, packs);
   const StagedParameter<T> biases(memory + (kActivated ? parameter_bytes : 0), packs);

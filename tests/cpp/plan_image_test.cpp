@@ -4,18 +4,13 @@
 #include <initializer_list>
 #include <vector>
 
-#include "check.h"
 #include "core/image_layout.h"
-#include "core/plan.h"
+
+#include "plan_cases.h"
 
 using namespace normact;
 
 namespace {
-
-constexpr int kShared = 227 * 1024 - 4096;
-constexpr DeviceInfo kHopper{90, 132, kShared, {132, 66, 30, 14, 7}};
-constexpr DeviceInfo kAmpere{80, 108, 163 * 1024 - 4096, {}};
-constexpr DeviceInfo kTuring{75, 40, 64 * 1024 - 4096, {}};
 
 /// NCHW without gaps, normalised over C.
 RowRequest images(int64_t count, int64_t cols, int64_t places, DType dtype) {

@@ -2,17 +2,13 @@
 // Plans of mixed row problems: tensors of 16 bits beside sums of float32.
 #include <cstdint>
 
-#include "check.h"
-#include "core/plan.h"
 #include "core/plan_common.h"
+
+#include "plan_cases.h"
 
 namespace {
 
 using namespace normact;
-
-constexpr int kShared = 227 * 1024 - 4096;
-constexpr DeviceInfo kHopper{90, 132, kShared, {132, 66, 30, 14, 7}};
-constexpr DeviceInfo kTuring{75, 40, 64 * 1024 - 4096, {}};
 
 // A problem whose tensors follow each other at aligned addresses that are never touched.
 struct Mixed {
