@@ -129,6 +129,7 @@ struct ChannelPlan {
   bool whole;  // planes: each is whole packs
   ChannelMask mask;
   bool mask_with_y;    // its bits are written with y: those of an access, or of two side by side, are a byte
+  bool cached;         // launches over rows: all that the first pass reads is still in the L2 cache after it
   int lanes;           // planes: threads on a segment; else threads on a unit, side by side
   int tile;            // channels
   int lines;           // units that a block works on at the same time
@@ -231,6 +232,7 @@ struct ChannelTuning {
   int row_blocks = 3, row_pair_blocks = 2;    // a multiprocessor: launches over rows that read one tensor, or more
   int64_t row_lanes = 16, column_lanes = 64;  // of a tile of these, at most
   int64_t least_row_accesses = 4, most_row_accesses = 256;  // of a thread in a part: fp32 bears sums of some hundred
+  int64_t cached_bytes = 52 << 20;  // launches over rows: that a pass reads and leaves in the L2 cache, at most
   int64_t apply_accesses = 8;  // of a thread in a part of the second pass, at most, for each number that it fetches
   int kept_blocks = 2;         // a multiprocessor
   int kept_delay = 190;        // nanoseconds an access (ChannelPlan::delay)
@@ -251,9 +253,9 @@ struct ChannelTuning {
   int64_t ring_group_blocks = 60;                               // blocks, at least, in percent of multiprocessors;
   int64_t ring_wide_bytes = 32 << 20;                           // x, at least, in clusters of more than two;
   int64_t ring_team_bytes = 32 << 20;                           // in teams that are no clusters
-  int64_t forward_rounds = 2, backward_rounds = 1;  // kept rows whose blocks wait for others: items that a block has
-                                                    // after each other, at most; a forward with an addend as a backward
-  int kept_teams = 2;                               // at work at the same time, at least, where not everything is
+  int64_t row_rounds = 1, column_rounds = 2;  // kept, whose blocks wait for others: items that a block has after each
+                                              // other, at most; columns only forward with nothing beside x
+  int kept_teams = 2;                         // at work at the same time, at least, where not everything is
 };
 
 ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning);

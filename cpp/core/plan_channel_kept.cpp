@@ -119,8 +119,8 @@ bool plan_rounds(const ChannelRequest& r, const DeviceInfo& device, const Channe
 
 }  // namespace
 
-// Rows that need several rounds, kept and read twice by launches (H200, bf16, us). Forward, two: 64x512x28x28 49 and
-// 48, 256x2048x7x7 47 and 53; four: 256x1024x14x14 94 and 92, instance norm 8x64x256x256 70 and 62; with an addend,
+// Rows that need several rounds, kept and read twice by launches (H200, bf16, us). Forward, two: 32x256x56x56 51 and
+// 46, 64x512x28x28 49 and 45; four: 256x1024x14x14 94 and 92, instance norm 8x64x256x256 70 and 62; with an addend,
 // two: 64x512x28x28 96 and 62. Backward, two: 32x512x28x28 42 and 39, group norm 8x320x64x64 44 and 40; four:
 // 256x2048x7x7 74 and 74; with a mask, four: 64x512x28x28 106 and 97. Columns: 256x1024x14x14 backward, ten, 227 and
 // 191 with a mask.
@@ -128,7 +128,8 @@ bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelT
   if (r.passes != ChannelPasses::both || r.access == ChannelAccess::elements) return false;
   ChannelPlan kept = *plan;
   if (!plan_rounds(r, device, tuning, &kept)) return false;
-  const int64_t most = r.kept > 1 || r.beside ? tuning.backward_rounds : tuning.forward_rounds;
+  const bool columns = r.access == ChannelAccess::columns && r.kept == 1 && !r.beside;
+  const int64_t most = columns ? tuning.column_rounds : tuning.row_rounds;
   if (goes_by_rows(r.access) && kept.items_a_slab() > 1 && rounds_of(kept) > most) return false;
   *plan = kept;
   return true;

@@ -7,16 +7,15 @@
 
 namespace normact::cuda {
 
-template <class T, class Act>
-using RowBackwardPass = BackwardPass<T, Act, RowWalk<T, kPackSize<T>>, false>;
+template <class T, class Act, class Walk>
+using RowBackwardPass = BackwardPass<T, Act, Walk, false>;
 
 /// What both passes do with a thread's accesses of a part: dh and x - mean.
-template <class T, class Act, SlopeFrom kFrom>
+template <class T, class Act, class Walk, SlopeFrom kFrom>
 class RowSlopes {
  public:
   using A = Accumulator<T>;
-  using Walk = RowWalk<T, kPackSize<T>>;
-  using Pass = RowBackwardPass<T, Act>;
+  using Pass = RowBackwardPass<T, Act, Walk>;
   using Constants = typename Pass::Constants;
   static constexpr int kWidth = Walk::kWidth;
   static constexpr int kLoads = kFrom == SlopeFrom::third ? 2 : 4;  // accesses of each tensor that come in together
@@ -78,10 +77,10 @@ class RowSlopes {
 };
 
 /// A thread's sums of dh and dh * xhat. All threads.
-template <SlopeFrom kFrom, class T, class Act, class A = Accumulator<T>>
-__device__ __forceinline__ void row_sums(const RowBackwardPass<T, Act>& pass, const ChannelTile& tile,
-                                         RowWalk<T, kPackSize<T>>& walk, NumberPair<A> (&sums)[kPackSize<T>]) {
-  using Slopes = RowSlopes<T, Act, kFrom>;
+template <SlopeFrom kFrom, class T, class Act, class Walk, class A = Accumulator<T>>
+__device__ __forceinline__ void row_sums(const RowBackwardPass<T, Act, Walk>& pass, const ChannelTile& tile, Walk& walk,
+                                         NumberPair<A> (&sums)[kPackSize<T>]) {
+  using Slopes = RowSlopes<T, Act, Walk, kFrom>;
   constexpr int kWidth = Slopes::kWidth;
   Slopes slopes(pass, walk);
   slopes.begin();
@@ -109,14 +108,15 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
     channel_row_sums_kernel(const __grid_constant__ BackwardProblem<Accumulator<T>> p,
                             const __grid_constant__ ChannelSpace s, NumberPair<Accumulator<T>>* entries) {
   using A = Accumulator<T>;
-  const RowBackwardPass<T, Act> pass{p, s, entries, nullptr, nullptr};
+  using Walk = RowWalk<T, kPackSize<T>>;
+  const RowBackwardPass<T, Act, Walk> pass{p, s, entries, nullptr, nullptr};
   const ChannelItem item = row_part(s, blockIdx.x);
   const ChannelTile tile = item.tile(s, 0);
-  RowWalk<T, kPackSize<T>> walk(s, tile, p.x);
+  Walk walk(s, tile, p.x);
   start_after_previous();
   NumberPair<A> sums[kPackSize<T>] = {};
   with_slope<T, Act, kMasked<T, Act>>(
-      p, [&](auto from) { row_sums<decltype(from)::value, T, Act>(pass, tile, walk, sums); });
+      p, [&](auto from) { row_sums<decltype(from)::value, T, Act, Walk>(pass, tile, walk, sums); });
   const ChannelScratch<A> scratch(s);
   leave_sums(s, walk, 0, sums, scratch);
   __syncthreads();
@@ -124,10 +124,10 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
 }
 
 /// dx and daddend of a part. All threads.
-template <SlopeFrom kFrom, class T, class Act, class A = Accumulator<T>>
-__device__ __forceinline__ void row_gradient(const RowBackwardPass<T, Act>& pass, const ChannelTile& tile,
-                                             RowWalk<T, kPackSize<T>>& walk) {
-  using Slopes = RowSlopes<T, Act, kFrom>;
+template <SlopeFrom kFrom, class T, class Act, class Walk, class A = Accumulator<T>>
+__device__ __forceinline__ void row_gradient(const RowBackwardPass<T, Act, Walk>& pass, const ChannelTile& tile,
+                                             Walk& walk) {
+  using Slopes = RowSlopes<T, Act, Walk, kFrom>;
   constexpr int kWidth = Slopes::kWidth;
   Slopes slopes(pass, walk);
   slopes.begin();
@@ -155,24 +155,25 @@ __device__ __forceinline__ void row_gradient(const RowBackwardPass<T, Act>& pass
 }
 
 /// dx and daddend, from sums that the launch before has left, or from given ones, or with constant statistics.
-/// Work     a block a part, from the last on, as in the forward. Blocks after those add up dweight and dbias of sets
-///          that are not channels.
+/// Work     a block a part, from the last rows on. Blocks after those add up dweight and dbias of sets that are not
+///          channels.
 /// Bytes    each element of x and dy (and y, addend, mask, where the slope needs them) is read, each of dx and daddend
 ///          written once.
 /// Barriers one.
-template <class T, class Act>
+template <class T, class Act, bool kCached>
 __global__ void __launch_bounds__(kChannelThreads, 2)
     channel_row_backward_kernel(const __grid_constant__ BackwardProblem<Accumulator<T>> p,
                                 const __grid_constant__ ChannelSpace s, NumberPair<Accumulator<T>>* finals,
                                 const __grid_constant__ ChannelGradients<T> gradients) {
   const unsigned blocks = blocks_of_parts(gradients);
   if (blockIdx.x >= blocks) return add_up_beside_parts(gradients);
-  const RowBackwardPass<T, Act> pass{p, s, nullptr, finals, nullptr};
-  const ChannelItem item = row_part_backwards(s, blockIdx.x, blocks);
+  using Walk = SecondRowWalk<T, kCached>;
+  const RowBackwardPass<T, Act, Walk> pass{p, s, nullptr, finals, nullptr};
+  const ChannelItem item = row_part_again(s, blockIdx.x, blocks, true);
   const ChannelTile tile = item.tile(s, 0);
-  RowWalk<T, kPackSize<T>> walk(s, tile, p.x);
+  Walk walk(s, tile, p.x);
   with_slope<T, Act, kMasked<T, Act>>(
-      p, [&](auto from) { row_gradient<decltype(from)::value, T, Act>(pass, tile, walk); });
+      p, [&](auto from) { row_gradient<decltype(from)::value, T, Act, Walk>(pass, tile, walk); });
 }
 
 }  // namespace normact::cuda

@@ -7,8 +7,8 @@
 
 namespace normact::cuda {
 
-template <class T, class Act>
-using RowForwardPass = ForwardPass<T, Act, RowWalk<T, kPackSize<T>>, false>;
+template <class T, class Act, class Walk>
+using RowForwardPass = ForwardPass<T, Act, Walk, false>;
 
 /// The moments of parts of tiles.
 /// Work     a block a part; its rows merge their moments through shared memory.
@@ -19,8 +19,8 @@ __global__ void __launch_bounds__(kChannelThreads, 3)
     channel_row_moments_kernel(const __grid_constant__ ForwardProblem<Accumulator<T>> p,
                                const __grid_constant__ ChannelSpace s, MomentsEntry<Accumulator<T>>* entries) {
   using A = Accumulator<T>;
-  using Pass = RowForwardPass<T, Identity<Math<T>>>;
   using Walk = RowWalk<T, kPackSize<T>>;
+  using Pass = RowForwardPass<T, Identity<Math<T>>, Walk>;
   constexpr int kLoads = 8, kWidth = Walk::kWidth;
   const Pass pass{p, s, entries, nullptr, nullptr};
   const ChannelItem item = row_part(s, blockIdx.x);
@@ -62,19 +62,20 @@ __global__ void __launch_bounds__(kChannelThreads, 3)
 }
 
 /// y, from statistics that are x's, which the launch before has left, or from others.
-/// Work     a block a part, in the order of row_part_backwards.
+/// Work     a block a part; from the last rows on, but where x is cached: there what is written drives out what was
+///          read first.
 /// Bytes    each element of x and addend is read, each of y written once.
 /// Barriers one.
-template <class T, class Act>
+template <class T, class Act, bool kCached>
 __global__ void __launch_bounds__(kChannelThreads, 3)
     channel_row_forward_kernel(const __grid_constant__ ForwardProblem<Accumulator<T>> p,
                                const __grid_constant__ ChannelSpace s, NumberPair<Accumulator<T>>* finals) {
   using A = Accumulator<T>;
-  using Pass = RowForwardPass<T, Act>;
-  using Walk = RowWalk<T, kPackSize<T>>;
+  using Walk = SecondRowWalk<T, kCached>;
+  using Pass = RowForwardPass<T, Act, Walk>;
   constexpr int kLoads = 4, kWidth = Walk::kWidth;
   const Pass pass{p, s, nullptr, finals, nullptr};
-  const ChannelItem item = row_part_backwards(s, blockIdx.x, gridDim.x);
+  const ChannelItem item = row_part_again(s, blockIdx.x, gridDim.x, !kCached);
   const ChannelTile tile = item.tile(s, 0);
   Walk walk(s, tile, p.x);
   RowAccesses<kLoads, Walk> accesses(walk);

@@ -30,7 +30,7 @@ template <class T>
 Status launch_row_forward(const ForwardProblem<Accumulator<T>>& p, ChannelPasses passes, const ChannelPlan& plan,
                           const Launch& launch) {
   using A = Accumulator<T>;
-  using Pass = RowForwardPass<T, Identity<Math<T>>>;
+  using Pass = RowForwardPass<T, Identity<Math<T>>, RowWalk<T, kPackSize<T>>>;
   const ChannelWorkspace workspace(launch, plan);
   auto* entries = static_cast<MomentsEntry<A>*>(workspace.entries());
   auto* finals = static_cast<NumberPair<A>*>(workspace.finals());
@@ -46,8 +46,11 @@ Status launch_row_forward(const ForwardProblem<Accumulator<T>>& p, ChannelPasses
       },
       [&](const ChannelSpace& space, const LaunchShape& shape) {
         return with_act<T>(p.activation.kind, [&](auto act) {
-          return launch_kernel<channel_row_forward_kernel<T, decltype(act)>>("channel row norm forward kernel launch",
-                                                                             shape, launch, p, space, finals);
+          const auto run = [&](auto cached) {
+            return launch_kernel<channel_row_forward_kernel<T, decltype(act), decltype(cached)::value>>(
+                "channel row norm forward kernel launch", shape, launch, p, space, finals);
+          };
+          return plan.cached ? run(std::true_type{}) : run(std::false_type{});
         });
       });
 }
@@ -56,7 +59,7 @@ template <class T>
 Status launch_row_backward(const BackwardProblem<Accumulator<T>>& p, ChannelPasses passes, const ChannelPlan& plan,
                            const Launch& launch) {
   using A = Accumulator<T>;
-  using Pass = RowBackwardPass<T, Identity<Math<T>>>;
+  using Pass = RowBackwardPass<T, Identity<Math<T>>, RowWalk<T, kPackSize<T>>>;
   const ChannelWorkspace workspace(launch, plan);
   auto* entries = static_cast<NumberPair<A>*>(workspace.entries());
   auto* finals = static_cast<NumberPair<A>*>(workspace.finals());
@@ -74,9 +77,12 @@ Status launch_row_backward(const BackwardProblem<Accumulator<T>>& p, ChannelPass
               "channel norm settle kernel launch", shape, launch, p, space, entries, finals);
         },
         [&](const ChannelSpace& space, const LaunchShape& shape) {
-          return launch_kernel<channel_row_backward_kernel<T, Act>>("channel row norm backward kernel launch",
-                                                                    with_gradients(shape, gradients), launch, p, space,
-                                                                    finals, gradients);
+          const auto run = [&](auto cached) {
+            return launch_kernel<channel_row_backward_kernel<T, Act, decltype(cached)::value>>(
+                "channel row norm backward kernel launch", with_gradients(shape, gradients), launch, p, space, finals,
+                gradients);
+          };
+          return plan.cached ? run(std::true_type{}) : run(std::false_type{});
         });
   });
 }

@@ -34,13 +34,33 @@ TEST(batch_norm_of_planes) {
 }
 
 TEST(batch_norm_of_rows) {
-  const ChannelPlan plan = plan_of(forward(Layout::rows, 64, 512, 784, 0));
-  CHECK(plan.order == ChannelOrder::kept);
-  CHECK_EQ(plan.lanes, 8);  // 128 bytes
-  CHECK_EQ(plan.tile, 64);
-  CHECK_EQ(plan.lines, 32);
-  CHECK_EQ(plan.units, 50176);
-  CHECK_EQ(plan.slabs, 8);
+  const ChannelForward p = forward(Layout::rows, 64, 512, 784, 0);
+  ChannelTuning kept_tuning;
+  kept_tuning.row_rounds = 2;
+  const ChannelPlan kept = plan_channel(request_of(p, 0), kHopper, kept_tuning);
+  CHECK(kept.order == ChannelOrder::kept);
+  CHECK_EQ(kept.lanes, 8);  // 128 bytes
+  CHECK_EQ(kept.tile, 64);
+  CHECK_EQ(kept.lines, 32);
+  CHECK_EQ(kept.units, 50176);
+  CHECK_EQ(kept.slabs, 8);
+  const ChannelPlan twice = plan_of(p);
+  CHECK(twice.order == ChannelOrder::launches);
+  CHECK_EQ(twice.lanes, 16);  // 256 bytes
+}
+
+TEST(what_a_first_pass_leaves_in_the_cache) {
+  const auto cached = [](int64_t samples) { return plan_of(forward(Layout::rows, samples, 256, 3136, 0)).cached; };
+  CHECK(cached(32));  // 49 MiB
+  CHECK(!cached(64));
+  const auto backward_cached = [](int64_t samples) {
+    return plan_of(backward(forward(Layout::rows, samples, 256, 3136, 0))).cached;
+  };
+  CHECK(backward_cached(16));  // x and dy
+  CHECK(!backward_cached(32));
+  ChannelForward running = forward(Layout::rows, 32, 256, 3136, 0);
+  running.source = StatisticsSource::running;  // a single pass leaves nothing to read again
+  CHECK(!plan_of(running).cached);
 }
 
 TEST(batch_norm_of_small_planes_goes_by_columns) {
