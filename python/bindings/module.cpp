@@ -11,6 +11,7 @@
 #include "bindings/norm.h"
 #include "bindings/outputs.h"
 #include "bindings/tensor_arg.h"
+#include "bindings/torch_norm.h"
 #include "bindings/torch_state.h"
 #include "bindings/xla_handlers.h"
 #include "normact/normact.h"
@@ -59,6 +60,7 @@ NB_MODULE(_core, module) {
   normact::python::bind_group_norm(module);
   normact::python::bind_buffer(module);
   normact::python::bind_outputs(module);
+  normact::python::bind_torch_norm(module);
   normact::python::bind_torch_state(module);
   normact::python::bind_xla_handlers(module);
   module.def("framework_of", &framework_of, nb::arg("x").none(), nb::arg("function"), nb::arg("name"),

@@ -10,7 +10,6 @@
 namespace normact::python {
 namespace {
 
-const char* forward_name(int kind) { return kind == NORMACT_NORM_LAYER ? "layer_norm" : "rms_norm"; }
 const char* backward_name(int kind) { return kind == NORMACT_NORM_LAYER ? "layer_norm_backward" : "rms_norm_backward"; }
 
 /// The axis argument: an int or a sequence of ints.
@@ -51,15 +50,20 @@ PyObject* of_python(const char* name) {
 /// The shape of x without the normalised axes, of a pair of statistics after a 2; wrong axes are left for the library
 /// to refuse.
 nb::tuple shape_of_statistics(const normact_tensor& x, const Axes& axes, bool joined) {
-  nb::list sizes;
-  if (joined) sizes.append(2);
+  const int64_t* const end = axes.data() + axes.count();
+  const auto stays = [&](int d) {
+    return std::none_of(axes.data(), end, [&](int64_t axis) { return axis == d || axis + x.ndim == d; });
+  };
+  Py_ssize_t count = joined ? 1 : 0;
+  for (int d = 0; d < x.ndim; ++d) count += stays(d) ? 1 : 0;
+  const nb::tuple shape = nb::steal<nb::tuple>(PyTuple_New(count));
+  Py_ssize_t place = 0;
+  const auto append = [&](int64_t size) { PyTuple_SetItem(shape.ptr(), place++, PyLong_FromLongLong(size)); };
+  if (joined) append(2);
   for (int d = 0; d < x.ndim; ++d) {
-    const int64_t* const end = axes.data() + axes.count();
-    const bool gone =
-        std::find_if(axes.data(), end, [&](int64_t axis) { return axis == d || axis + x.ndim == d; }) != end;
-    if (!gone) sizes.append(x.shape[d]);
+    if (stays(d)) append(x.shape[d]);
   }
-  return nb::tuple(sizes);
+  return shape;
 }
 
 bool is_true(nb::handle object) {
@@ -73,75 +77,102 @@ bool is_mixed(const TensorArg& narrow, const TensorArg& wide) {
   return wide.get() != nullptr && narrow.get()->dtype_bits == 16 && wide.get()->dtype_bits == 32;
 }
 
-/// What the outputs of a forward are like. `keep` says whether the statistics are among them: true, false, or a mark
-/// for both in one array in the place of mean.
+/// What the outputs of a forward are like. `keep` says whether the statistics are among them.
 struct Kept {
-  Kept(nb::handle keep, int kind)
-      : rstd(is_true(keep)), mean(rstd && kind == NORMACT_NORM_LAYER), joined(mean && is_joined(keep)) {}
+  Kept(nb::handle keep, int kind) : rstd(is_true(keep)), mean(rstd && kind == NORMACT_NORM_LAYER) {}
   /// sum: what the sum is like, None without a residual.
   nb::tuple likes(nb::handle x_object, nb::handle sum, const normact_tensor& x, const Axes& axes) const {
-    const nb::object shape = rstd ? nb::object(shape_of_statistics(x, axes, joined)) : nb::none();
-    return nb::make_tuple(x_object, sum, mean ? nb::handle(shape) : nb::handle(Py_None),
-                          joined ? nb::handle(Py_None) : nb::handle(shape));
+    const nb::object shape = rstd ? nb::object(shape_of_statistics(x, axes, false)) : nb::none();
+    return nb::make_tuple(x_object, sum, mean ? nb::handle(shape) : nb::handle(Py_None), shape);
   }
-  bool rstd, mean, joined;
+  bool rstd, mean;
 };
+
+/// Runs a forward. make(x, axes, mixed): its NormResults, which are written as `output` says.
+template <class Make>
+void run_forward(const NormForward& p, nb::handle stream, Access output, Make make) {
+  Call call{norm_name(p.kind), StreamChoice(norm_name(p.kind), stream.ptr())};
+  TensorArg x, weight, bias, residual, y, residual_out, mean, rstd;
+  x.read(p.x, "x", Access::read, call);
+  residual.read_optional(p.residual, "residual", Access::read, call);
+  weight.read_optional(p.weight, "weight", Access::read, call);
+  bias.read_optional(p.bias, "bias", Access::read, call);
+  const Axes axes(p.axis, call);
+  const NormActivation act(p.activation, call);
+  const normact_norm_desc desc{sizeof desc,
+                               p.kind,
+                               axes.count(),
+                               axes.data(),
+                               number(p.eps, "eps", call),
+                               number(p.weight_offset, "weight_offset", call),
+                               act.kind,
+                               0,
+                               act.alpha,
+                               act.beta,
+                               act.threshold};
+  const NormResults results = make(*x.get(), axes, is_mixed(x, residual));
+  residual_out.read_optional(results.residual, "residual_out", output, call);
+  if (!mean.read_joined(results.mean, results.rstd, output, call, &rstd)) {
+    mean.read_optional(results.mean, "mean", output, call);
+    rstd.read_optional(results.rstd, "rstd", output, call);
+  }
+  y.read(results.y, "y", output, call);
+  const normact_norm_forward_args args{sizeof args,        x.get(),    residual.get(),
+                                       weight.get(),       bias.get(), y.get(),
+                                       residual_out.get(), mean.get(), rstd.get()};
+  execute(
+      call, {x, p.x, false},
+      [&](const normact_exec* exec, size_t* bytes) {
+        return normact_norm_forward_workspace(&desc, &args, exec, bytes);
+      },
+      [&](const normact_exec* exec) { return normact_norm_forward(&desc, &args, exec); });
+}
 
 nb::any norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb::handle bias_object,
                      nb::handle residual_object, nb::handle axis, nb::handle eps, nb::handle weight_offset,
                      nb::handle activation, nb::handle out, nb::handle keep, nb::handle stream) {
   static PyObject* const type = of_python("NormOutput");
   static const nb::tuple names = nb::borrow<nb::tuple>(of_python("OUTPUTS"));
-  Call call{forward_name(kind), StreamChoice(forward_name(kind), stream.ptr())};
-  TensorArg x, weight, bias, residual, y, residual_out, mean, rstd;
-  x.read(x_object, "x", Access::read, call);
-  residual.read_optional(residual_object, "residual", Access::read, call);
-  weight.read_optional(weight_object, "weight", Access::read, call);
-  bias.read_optional(bias_object, "bias", Access::read, call);
-  const Axes axes(axis, call);
-  const NormActivation act(activation, call);
-  const normact_norm_desc desc{sizeof desc,
-                               kind,
-                               axes.count(),
-                               axes.data(),
-                               number(eps, "eps", call),
-                               number(weight_offset, "weight_offset", call),
-                               act.kind,
-                               0,
-                               act.alpha,
-                               act.beta,
-                               act.threshold};
+  const char* const function = norm_name(kind);
+  const NormForward problem{kind, x_object, weight_object, bias_object, residual_object,
+                            axis, eps,      weight_offset, activation};
   const Kept kept(keep, kind);
   const bool alone = !kept.rstd && residual_object.is_none() && !PyTuple_Check(out.ptr());
-  const Access output = out.is_none() ? Access::fill : Access::write;
-  nb::object y_object;
+  nb::object y;
   nb::tuple likes, done;
-  if (alone) {
-    y_object = python::output(call.function, out, names, x_object);
-  } else {
-    const bool like_x = !residual_object.is_none() && !is_mixed(x, residual);
-    likes = kept.likes(x_object, like_x ? x_object : residual_object, *x.get(), axes);
-    done = outputs(call.function, out, names, likes, Py_None);
-    y_object = nb::borrow(item(done, 0));
-    residual_out.read_optional(item(done, 1), "residual_out", output, call);
-    if (!mean.read_joined(item(done, 2), kept.joined ? keep : nb::handle(Py_None), output, call, &rstd)) {
-      mean.read_optional(item(done, 2), "mean", output, call);
-      rstd.read_optional(item(done, 3), "rstd", output, call);
-    }
-  }
-  y.read(y_object, "y", output, call);
-  const normact_norm_forward_args args{sizeof args,        x.get(),    residual.get(),
-                                       weight.get(),       bias.get(), y.get(),
-                                       residual_out.get(), mean.get(), rstd.get()};
-  execute(
-      call, {x, x_object, false},
-      [&](const normact_exec* exec, size_t* bytes) {
-        return normact_norm_forward_workspace(&desc, &args, exec, bytes);
-      },
-      [&](const normact_exec* exec) { return normact_norm_forward(&desc, &args, exec); });
-  if (alone) return as_any(finish(y_object, out, x_object, call.function));
-  nb::any all = finish(type, done, out, names, likes, call.function);
+  run_forward(problem, stream, out.is_none() ? Access::fill : Access::write,
+              [&](const normact_tensor& x, const Axes& axes, bool mixed) -> NormResults {
+                if (alone) {
+                  y = output(function, out, names, x_object);
+                  return {y, nb::none(), nb::none(), nb::none()};
+                }
+                const bool like_x = !residual_object.is_none() && !mixed;
+                likes = kept.likes(x_object, like_x ? x_object : residual_object, x, axes);
+                done = outputs(function, out, names, likes, Py_None);
+                return {nb::borrow(item(done, 0)), nb::borrow(item(done, 1)), nb::borrow(item(done, 2)),
+                        nb::borrow(item(done, 3))};
+              });
+  if (alone) return as_any(finish(y, out, x_object, function));
+  nb::any all = finish(type, done, out, names, likes, function);
   return kept.rstd || !residual_object.is_none() ? all : as_any(all[0]);
+}
+
+}  // namespace
+
+const char* norm_name(int kind) { return kind == NORMACT_NORM_LAYER ? "layer_norm" : "rms_norm"; }
+
+NormResults torch_norm_forward(const NormForward& problem) {
+  const bool has_mean = problem.kind == NORMACT_NORM_LAYER;
+  NormResults results;
+  run_forward(problem, Py_None, Access::fill, [&](const normact_tensor& x, const Axes& axes, bool mixed) {
+    results.y = torch_empty_like(problem.x);
+    results.residual = problem.residual.is_none() ? nb::none() : torch_empty_like(mixed ? problem.residual : problem.x);
+    const nb::object statistics = torch_statistic(problem.x, shape_of_statistics(x, axes, has_mean));
+    results.mean = has_mean ? statistics : nb::none();
+    results.rstd = has_mean ? nb::borrow(joined_mark()) : statistics;
+    return results;
+  });
+  return results;
 }
 
 nb::any norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::handle weight_object,
@@ -186,6 +217,8 @@ nb::any norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::h
       [&](const normact_exec* exec) { return normact_norm_backward(&desc, &args, exec); });
   return finish(type, done, out, names, likes, call.function);
 }
+
+namespace {
 
 /// Forces a row kernel in this thread and returns what was forced before.
 int set_row_variant(int variant) {

@@ -5,6 +5,30 @@
 
 namespace normact::python {
 
+/// "layer_norm" or "rms_norm".
+const char* norm_name(int kind);
+
+/// What a forward is given.
+struct NormForward {
+  int kind;
+  nanobind::handle x, weight, bias, residual, axis, eps, weight_offset, activation;
+};
+
+/// What it writes; None where there is none. rstd is JOINED where mean holds both statistics.
+struct NormResults {
+  nanobind::object y, residual, mean, rstd;
+};
+
+/// Of plain tensors of PyTorch, on its current stream, with statistics for the backward.
+NormResults torch_norm_forward(const NormForward& problem);
+
+/// A backward of the kind, as normact/norm_calls.py calls it: a NormGrads.
+nanobind::any norm_backward(int kind, nanobind::handle dy, nanobind::handle x, nanobind::handle weight,
+                            nanobind::handle bias, nanobind::handle mean, nanobind::handle rstd,
+                            nanobind::handle dresidual, nanobind::handle axis, nanobind::handle weight_offset,
+                            nanobind::handle activation, nanobind::handle out, nanobind::handle wanted,
+                            nanobind::handle stream);
+
 /// Adds norm_forward, norm_backward and what belongs to them.
 void bind_norm(nanobind::module_& module);
 

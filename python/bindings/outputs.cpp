@@ -25,12 +25,6 @@ nb::handle item(nb::handle tuple, Py_ssize_t place) {
 
 const char* text(nb::handle string) { return nb::cast<const char*>(string); }
 
-nb::object torch_empty_like(PyObject* like) {
-  static PyObject* const empty_like = attribute_of("torch", "empty_like");
-  PyObject* args[] = {nullptr, like};
-  return checked(PyObject_Vectorcall(empty_like, args + 1, 1 | kRoomBefore, nullptr));
-}
-
 /// like.new_empty(*shape, dtype=dtype); PyTorch reads single sizes in half of the time that a tuple takes.
 nb::object torch_new_empty(PyObject* like, nb::handle shape, PyObject* dtype) {
   static PyObject* const method = PyUnicode_InternFromString("new_empty");
@@ -46,9 +40,10 @@ nb::object torch_new_empty(PyObject* like, nb::handle shape, PyObject* dtype) {
 }
 
 PyObject* statistic_dtype(PyObject* like) {
+  static PyObject* const name = PyUnicode_InternFromString("dtype");
   static PyObject* const float32 = attribute_of("torch", "float32");
   static PyObject* const float64 = attribute_of("torch", "float64");
-  return nb::handle(like).attr("dtype").ptr() == float64 ? float64 : float32;
+  return checked(PyObject_GetAttr(like, name)).ptr() == float64 ? float64 : float32;
 }
 
 /// The array that a new one is like, and what messages call it: read only where it is needed.
@@ -68,7 +63,7 @@ struct Like {
 
 nb::object make_like(const Like& like) {
   static PyObject* const others = attribute_of("normact.arrays", "make_like");
-  if (like.of_torch()) return torch_empty_like(like.array.ptr());
+  if (like.of_torch()) return torch_empty_like(like.array);
   return nb::handle(others)(like.array, like.function, like.name());
 }
 
@@ -76,8 +71,7 @@ nb::object make_like(const Like& like) {
 nb::object make_statistic(const Like& x, nb::handle shape, nb::handle before) {
   static PyObject* const others = attribute_of("normact.arrays", "make_statistic");
   if (!x.of_torch()) return nb::handle(others)(x.array, shape, x.function, x.name());
-  if (before.is_valid()) return torch_empty_like(before.ptr());
-  return torch_new_empty(x.array.ptr(), shape, statistic_dtype(x.array.ptr()));
+  return before.is_valid() ? torch_empty_like(before) : torch_statistic(x.array, shape);
 }
 
 /// The entries of out=, which names the first output or, as a tuple, several.
@@ -143,6 +137,16 @@ bool any_lent(nb::handle done) {
 }
 
 }  // namespace
+
+nb::object torch_empty_like(nb::handle like) {
+  static PyObject* const empty_like = attribute_of("torch", "empty_like");
+  PyObject* args[] = {nullptr, like.ptr()};
+  return checked(PyObject_Vectorcall(empty_like, args + 1, 1 | kRoomBefore, nullptr));
+}
+
+nb::object torch_statistic(nb::handle x, nb::handle shape) {
+  return torch_new_empty(x.ptr(), shape, statistic_dtype(x.ptr()));
+}
 
 nb::tuple outputs(const char* function, nb::handle out, nb::tuple names, nb::tuple likes, nb::handle wanted) {
   const Given given(function, out, names);

@@ -29,6 +29,10 @@ nb::any finish(nb::handle type, nb::tuple done, nb::handle out, nb::tuple names,
 nb::object output(const char* function, nb::handle out, nb::tuple names, nb::handle like);
 nb::object finish(nb::object done, nb::handle out, nb::handle like, const char* function);
 
+/// Of a tensor of PyTorch: one like it, and a statistic of it.
+nb::object torch_empty_like(nb::handle like);
+nb::object torch_statistic(nb::handle x, nb::handle shape);
+
 /// Bytes on the GPU of an array, from the allocator of its library.
 nb::object make_bytes(nb::handle like, size_t count);
 

@@ -137,13 +137,13 @@ void TensorArg::read_bytes(nb::handle object, const char* name, Call& call) {
   take(object.ptr(), name, Access::write, call);
 }
 
-bool is_joined(nb::handle object) {
+nb::handle joined_mark() {
   static PyObject* const mark = attribute_of("normact.outputs", "JOINED");
-  return object.ptr() == mark;
+  return mark;
 }
 
 bool TensorArg::read_joined(nb::handle mean, nb::handle rstd, Access access, Call& call, TensorArg* second) {
-  if (!is_joined(rstd)) return false;
+  if (!rstd.is(joined_mark())) return false;
   read(mean, "mean", access, call);
   if (tensor_.ndim < 1 || tensor_.ndim > kMaxDims || tensor_.shape[0] != 2 || tensor_.strides == nullptr) {
     raise(PyExc_ValueError, call.function, ": mean is to hold mean and rstd; expected a tensor of shape (2, ...)");

@@ -24,8 +24,8 @@ struct Call {
   std::optional<bool> torch_records_gradients = std::nullopt;  // not asked yet
 };
 
-/// Whether it is normact.outputs.JOINED, which stands for both statistics in one array.
-bool is_joined(nb::handle object);
+/// normact.outputs.JOINED, in the place of rstd: both statistics are in one array, in the place of mean.
+nb::handle joined_mark();
 
 /// Lives on the stack of the call. PyTorch's tensors are read through DLPack's C exchange table (about 100 ns), all
 /// others through __dlpack__. The shape is copied, because another thread may resize the array once the GIL is free.
@@ -41,8 +41,8 @@ class TensorArg {
   /// The same, but None means absent.
   void read_optional(nb::handle object, const char* name, Access access, Call& call);
 
-  /// If `rstd` is_joined(), takes an array of shape (2, ...) that holds both statistics: this becomes its first half,
-  /// `second` the other, which lives in the memory of this. Else it does nothing and says so.
+  /// If `rstd` is joined_mark(), takes an array of shape (2, ...) that holds both statistics: this becomes its first
+  /// half, `second` the other, which lives in the memory of this. Else it does nothing and says so.
   bool read_joined(nb::handle mean, nb::handle rstd, Access access, Call& call, TensorArg* second);
 
   /// Takes an array of uint8, or None.

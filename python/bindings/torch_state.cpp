@@ -33,18 +33,6 @@ class Property {
   descrgetfunc get_;
 };
 
-// Whether nothing watches or transforms the operations of PyTorch, so that memory may be worked on directly: no
-// torch.jit.trace, no dispatch mode, no transform of torch.func.
-bool torch_is_plain() {
-  static PyObject* const tracing = attribute_of("torch._C", "_get_tracing_state");
-  static PyObject* const modes = attribute_of("torch._C", "_len_torch_dispatch_stack");
-  static PyObject* const transforms = attribute_of("torch._C._functorch", "peek_interpreter_stack");
-  if (!is(PyObject_CallNoArgs(tracing), Py_None)) return false;
-  const nb::object count = nb::steal(PyObject_CallNoArgs(modes));
-  if (!count.is_valid()) nb::raise_python_error();
-  return PyLong_AsLong(count.ptr()) == 0 && is(PyObject_CallNoArgs(transforms), Py_None);
-}
-
 bool in_forward_mode() {
   static PyObject* const module = nb::module_::import_("torch.autograd.forward_ad").release().ptr();
   static PyObject* const name = PyUnicode_InternFromString("_current_level");
@@ -74,6 +62,21 @@ int torch_way(nb::tuple tensors) {
 }
 
 }  // namespace
+
+bool torch_is_plain() {
+  static PyObject* const tracing = attribute_of("torch._C", "_get_tracing_state");
+  static PyObject* const modes = attribute_of("torch._C", "_len_torch_dispatch_stack");
+  static PyObject* const transforms = attribute_of("torch._C._functorch", "peek_interpreter_stack");
+  if (!is(PyObject_CallNoArgs(tracing), Py_None)) return false;
+  const nb::object count = nb::steal(PyObject_CallNoArgs(modes));
+  if (!count.is_valid()) nb::raise_python_error();
+  return PyLong_AsLong(count.ptr()) == 0 && is(PyObject_CallNoArgs(transforms), Py_None);
+}
+
+bool torch_is_compiling() {
+  static PyObject* const is_compiling = attribute_of("torch.compiler", "is_compiling");
+  return is(PyObject_CallNoArgs(is_compiling), Py_True);
+}
 
 bool torch_records_gradients() {
   static PyObject* const is_grad_enabled = attribute_of("torch", "is_grad_enabled");

@@ -13,6 +13,13 @@ bool torch_records_gradients();
 
 bool torch_requires_grad(PyObject* tensor);
 
+/// Whether nothing watches or transforms the operations of PyTorch, so that memory may be worked on directly: no
+/// torch.jit.trace, no dispatch mode, no transform of torch.func.
+bool torch_is_plain();
+
+/// Whether torch.compile or torch.export is at work.
+bool torch_is_compiling();
+
 /// Whether it is a view that negates lazily.
 bool torch_is_negated(PyObject* tensor);
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from normact import _core
 from normact.activation_calls import kind_number, numbers
 from normact.arrays import family_of
-from normact.outputs import ALL, Joined, Wanted
+from normact.outputs import ALL, Wanted
 
 _NAMES = {_core.LAYER: "layer_norm", _core.RMS: "rms_norm"}
 _BACKWARD_NAMES = {kind: f"{name}_backward" for kind, name in _NAMES.items()}
@@ -53,7 +53,7 @@ def forward(
     weight_offset: float,
     activation: str | None,
     alpha: float | None,
-    return_stats: bool | Joined,
+    return_stats: bool,
     out: Any,
     stream: Any,
     handle: int | None = None,

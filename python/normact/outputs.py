@@ -12,7 +12,7 @@ ALL: Wanted = (True,) * 4
 class Joined(enum.Enum):
     """Both statistics in one array, shape (2, ...), in the place of mean: where nobody looks at them, one is enough.
 
-    A forward takes the mark for return_stats, a backward for rstd.
+    The forwards of batch, group and instance norm take the mark for return_stats, all backwards for rstd.
     """
 
     JOINED = "joined"

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import normact
+import normact.torch
 from normact import _core
 from normact.outputs import ALL, JOINED
 
@@ -20,10 +21,11 @@ def test_joined_statistics(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """Both statistics in one tensor, as normact.torch has them made, are the two."""
     x = torch.randn(shape).to(dtype)
     y, _, mean, rstd = normact.layer_norm(x, return_stats=True)
-    joined: Any = _core.norm_forward(_core.LAYER, x, None, None, None, -1, 1e-5, 0.0, None, None, JOINED, None)
-    assert torch.equal(joined.y, y) and joined.rstd is None
-    assert torch.equal(joined.mean, torch.stack([mean, rstd]))
-    for pair in (joined.mean, torch.stack([mean, rstd], dim=-1).movedim(-1, 0)):  # at any strides
+    recorded = normact.torch.layer_norm(x.clone().requires_grad_(), shape[-1:])
+    saved = recorded.grad_fn.saved_tensors  # x, weight, bias and the statistics
+    assert torch.equal(recorded, y) and saved[4] is None
+    assert torch.equal(saved[3], torch.stack([mean, rstd]))
+    for pair in (saved[3], torch.stack([mean, rstd], dim=-1).movedim(-1, 0)):  # at any strides
         found: Any = _core.norm_backward(
             _core.LAYER, y, x, None, None, pair, JOINED, None, -1, 0.0, None, None, ALL, None
         )

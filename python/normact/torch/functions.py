@@ -82,7 +82,7 @@ def _backward(op: Op, backward_op: Any, once: Any, plain: bool) -> Any:
     """
     run, returned, count = op.backward, op.returned, 1 if plain else len(op.options)
     is_plain, mean = _core.torch_is_plain, op.saved.index("mean") if "mean" in op.saved else None
-    placed = operator.itemgetter(*(0 if place is None else place + 1 for place in op.gradient_of), *(0,) * count)
+    placed = operator.itemgetter(*_places(op, count))
     wanted_of: dict[tuple[bool, ...], Wanted] = {}
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
@@ -114,6 +114,11 @@ def _backward(op: Op, backward_op: Any, once: Any, plain: bool) -> Any:
     return backward
 
 
+def _places(op: Op, options: int) -> tuple[int, ...]:
+    """Where the gradient of each argument is: from 1 on, or 0, for none and for so many options."""
+    return *(0 if place is None else place + 1 for place in op.gradient_of), *(0,) * options
+
+
 def _eager(op: Op, backward: Any) -> Any:
     """A function of the tensors and a tuple of the options, as short as can be.
 
@@ -133,8 +138,10 @@ def _eager(op: Op, backward: Any) -> Any:
             ctx.dtype = tensors[0].dtype
         return outputs[0] if returned == 1 else outputs[:returned]
 
-    made = _function(f"Normact_{op.name}", forward=forward, backward=backward)
-    made._backward_cls.apply = backward  # which what is there would look for, in the time of two allocations
+    quick = op.quick
+    made = _function(f"Normact_{op.name}", forward=quick.forward if quick else forward, backward=backward)
+    # What is there would look for backward, in the time of two allocations.
+    made._backward_cls.apply = quick.backward(_places(op, 1), op.wanted, backward) if quick else backward
     base: Any = super(torch.autograd.Function, made)
     return base.apply
 

@@ -11,11 +11,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from normact.outputs import Joined, Wanted
+
+class Quick(NamedTuple):
+    """The fast autograd function of an operation, without the interpreter in between (`bindings/torch_norm.cpp`)."""
+
+    #: (ctx, *tensors, options) -> what the caller gets, as the function that `functions` makes else.
+    forward: Callable[..., Any]
+    #: (places, wanted, others) -> a method of ctx, (*grads) -> a gradient or None for each argument. places: of each
+    #: argument that of its gradient, from 1 on, or 0; wanted: `Op.wanted`; others: the backward that it falls back on.
+    backward: Callable[..., Any]
+
 
 Tensors = tuple[Any, ...]  # torch.Tensor, or None for an optional one that is not there
 Options = tuple[Any, ...]
@@ -61,6 +71,7 @@ class Op:
     #: `divided` names the tensors and outputs that have these dimensions; all others are whole on each process.
     divisible: Callable[[int, tuple[str, ...], Options], Iterable[int] | None] = lambda ndim, names, options: None
     divided: tuple[str, ...] = ()
+    quick: Quick | None = None
 
     def wanted(self, needs: tuple[bool, ...]) -> Wanted:
         """Which gradients are wanted, if these tensors need theirs."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ import torch
 from normact import _core, norm_calls
 from normact.outputs import JOINED
 from normact.torch.functions import build
-from normact.torch.op import Joined, Op, Options, Tensors, Wanted, statistic_dtype
+from normact.torch.op import Joined, Op, Options, Quick, Tensors, Wanted, statistic_dtype
 
 _OPTIONS = ("int[] axis", "float eps", "float weight_offset", "str? activation", "float? alpha")
 
@@ -65,7 +66,7 @@ def _entry(name: str, kind: int, residual: bool, mixed: bool = False) -> Op:
         else:
             (x, weight, bias), other = tensors, None
         found = norm_calls.forward(
-            kind, x, weight, bias, axis, eps, other, weight_offset, activation, alpha, keep, None, None
+            kind, x, weight, bias, axis, eps, other, weight_offset, activation, alpha, bool(keep), None, None
         )
         if keep:
             return there(found)
@@ -97,6 +98,9 @@ def _entry(name: str, kind: int, residual: bool, mixed: bool = False) -> Op:
         leading=("x", "residual"),
         divisible=lambda ndim, names, options: range(min((axis % ndim for axis in options[0]), default=0)),
         divided=("x", "residual", "y", "sum", "dy", *statistics),
+        quick=Quick(
+            _core.torch_norm_forward(kind, residual), functools.partial(_core.torch_norm_backward, kind, residual)
+        ),
     )
 
 
