@@ -17,6 +17,7 @@ import torch
 
 from normact.outputs import Joined, Wanted
 
+
 class Quick(NamedTuple):
     """The fast autograd function of an operation, without the interpreter in between (`bindings/torch_norm.cpp`)."""
 
