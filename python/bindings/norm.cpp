@@ -88,7 +88,12 @@ struct Kept {
   bool rstd, mean;
 };
 
-/// Runs a forward. make(x, axes, mixed): its NormResults, which are written as `output` says.
+/// The arrays that a forward writes; None where there is none.
+struct NormOutputs {
+  nb::handle y, residual, mean, rstd;
+};
+
+/// Runs a forward. make(x, axes, mixed): its NormOutputs, which are written as `output` says.
 template <class Make>
 void run_forward(const NormForward& p, nb::handle stream, Access output, Make make) {
   Call call{norm_name(p.kind), StreamChoice(norm_name(p.kind), stream.ptr())};
@@ -110,13 +115,13 @@ void run_forward(const NormForward& p, nb::handle stream, Access output, Make ma
                                act.alpha,
                                act.beta,
                                act.threshold};
-  const NormResults results = make(*x.get(), axes, is_mixed(x, residual));
-  residual_out.read_optional(results.residual, "residual_out", output, call);
-  if (!mean.read_joined(results.mean, results.rstd, output, call, &rstd)) {
-    mean.read_optional(results.mean, "mean", output, call);
-    rstd.read_optional(results.rstd, "rstd", output, call);
+  const NormOutputs outputs = make(*x.get(), axes, is_mixed(x, residual));
+  residual_out.read_optional(outputs.residual, "residual_out", output, call);
+  if (!mean.read_joined(outputs.mean, outputs.rstd, output, call, &rstd)) {
+    mean.read_optional(outputs.mean, "mean", output, call);
+    rstd.read_optional(outputs.rstd, "rstd", output, call);
   }
-  y.read(results.y, "y", output, call);
+  y.read(outputs.y, "y", output, call);
   const normact_norm_forward_args args{sizeof args,        x.get(),    residual.get(),
                                        weight.get(),       bias.get(), y.get(),
                                        residual_out.get(), mean.get(), rstd.get()};
@@ -141,16 +146,15 @@ nb::any norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb
   nb::object y;
   nb::tuple likes, done;
   run_forward(problem, stream, out.is_none() ? Access::fill : Access::write,
-              [&](const normact_tensor& x, const Axes& axes, bool mixed) -> NormResults {
+              [&](const normact_tensor& x, const Axes& axes, bool mixed) -> NormOutputs {
                 if (alone) {
                   y = output(function, out, names, x_object);
-                  return {y, nb::none(), nb::none(), nb::none()};
+                  return {y, Py_None, Py_None, Py_None};
                 }
                 const bool like_x = !residual_object.is_none() && !mixed;
                 likes = kept.likes(x_object, like_x ? x_object : residual_object, x, axes);
                 done = outputs(function, out, names, likes, Py_None);
-                return {nb::borrow(item(done, 0)), nb::borrow(item(done, 1)), nb::borrow(item(done, 2)),
-                        nb::borrow(item(done, 3))};
+                return {item(done, 0), item(done, 1), item(done, 2), item(done, 3)};
               });
   if (alone) return as_any(finish(y, out, x_object, function));
   nb::any all = finish(type, done, out, names, likes, function);
@@ -161,18 +165,23 @@ nb::any norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb
 
 const char* norm_name(int kind) { return kind == NORMACT_NORM_LAYER ? "layer_norm" : "rms_norm"; }
 
-NormResults torch_norm_forward(const NormForward& problem) {
-  const bool has_mean = problem.kind == NORMACT_NORM_LAYER;
-  NormResults results;
-  run_forward(problem, Py_None, Access::fill, [&](const normact_tensor& x, const Axes& axes, bool mixed) {
-    results.y = torch_empty_like(problem.x);
-    results.residual = problem.residual.is_none() ? nb::none() : torch_empty_like(mixed ? problem.residual : problem.x);
-    const nb::object statistics = torch_statistic(problem.x, shape_of_statistics(x, axes, has_mean));
-    results.mean = has_mean ? statistics : nb::none();
-    results.rstd = has_mean ? nb::borrow(joined_mark()) : statistics;
-    return results;
-  });
-  return results;
+NormResults torch_norm_forward(const NormForward& problem, bool statistics) {
+  NormResults made;
+  run_forward(problem, Py_None, Access::fill,
+              [&](const normact_tensor& x, const Axes& axes, bool mixed) -> NormOutputs {
+                NormOutputs written{{}, Py_None, Py_None, Py_None};
+                written.y = made.y = torch_empty_like(problem.x);
+                if (!problem.residual.is_none()) {
+                  written.residual = made.residual = torch_empty_like(mixed ? problem.residual : problem.x);
+                }
+                if (!statistics) return written;
+                const bool joined = problem.kind == NORMACT_NORM_LAYER;
+                made.statistics = torch_statistic(problem.x, shape_of_statistics(x, axes, joined));
+                (joined ? written.mean : written.rstd) = made.statistics;
+                if (joined) written.rstd = joined_mark();
+                return written;
+              });
+  return made;
 }
 
 nb::any norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::handle weight_object,

@@ -14,13 +14,13 @@ struct NormForward {
   nanobind::handle x, weight, bias, residual, axis, eps, weight_offset, activation;
 };
 
-/// What it writes; None where there is none. rstd is JOINED where mean holds both statistics.
+/// What is made of tensors of PyTorch. statistics: rstd, or of a layer norm mean and rstd joined.
 struct NormResults {
-  nanobind::object y, residual, mean, rstd;
+  nanobind::object y, residual, statistics;
 };
 
-/// Of plain tensors of PyTorch, on its current stream, with statistics for the backward.
-NormResults torch_norm_forward(const NormForward& problem);
+/// Of plain tensors of PyTorch, on its current stream; with statistics for the backward or without.
+NormResults torch_norm_forward(const NormForward& problem, bool statistics);
 
 /// A backward of the kind, as normact/norm_calls.py calls it: a NormGrads.
 nanobind::any norm_backward(int kind, nanobind::handle dy, nanobind::handle x, nanobind::handle weight,

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/torch_norm.h"
 
+#include <exception>
+#include <new>
+#include <utility>
+
 #include "bindings/array_type.h"
 #include "bindings/norm.h"
 #include "bindings/tensor_arg.h"
@@ -42,29 +46,35 @@ struct Norm {
   }
   bool has_mean() const { return kind == NORMACT_NORM_LAYER; }
 
+  /// What the caller gets. inputs: x, the residual, weight, bias, and the options.
+  NormResults run(PyObject* const* inputs, bool statistics) const {
+    PyObject* const* const rest = inputs + (residual ? 2 : 1);
+    const nb::handle options = rest[2];
+    const nb::object act = activation(options);
+    return torch_norm_forward({kind, inputs[0], rest[0], rest[1], residual ? inputs[1] : Py_None, item(options, kAxis),
+                               item(options, kEps), item(options, kWeightOffset), act},
+                              statistics);
+  }
+  nb::object returned(const NormResults& results) const {
+    return residual ? nb::object(nb::make_tuple(results.y, results.residual)) : results.y;
+  }
+
   /// The forward of the autograd function: what it returns, and what it leaves in ctx as functions.py does.
-  ///   inputs: x, the residual, weight, bias, and the options.
-  nb::object forward(nb::handle ctx, nb::handle inputs) const {
+  nb::object forward(nb::handle ctx, PyObject* const* inputs) const {
     static PyObject* const to_save = PyUnicode_InternFromString("to_save");
     static PyObject* const materialize_grads = PyUnicode_InternFromString("materialize_grads");
-    static PyObject* const options_name = PyUnicode_InternFromString("options");
+    static PyObject* const options = PyUnicode_InternFromString("options");
     static PyObject* const dtype = PyUnicode_InternFromString("dtype");
-    const Py_ssize_t last = PyTuple_Size(inputs.ptr()) - 1;
-    const nb::handle x = item(inputs, 0), weight = item(inputs, last - 2), bias = item(inputs, last - 1);
-    const nb::handle options = item(inputs, last), none = Py_None;
-    const nb::object act = activation(options);
-    const NormResults found =
-        torch_norm_forward({kind, x, weight, bias, residual ? item(inputs, 1) : none, item(options, kAxis),
-                            item(options, kEps), item(options, kWeightOffset), act});
-    const nb::handle normed = residual ? nb::handle(found.residual) : x;
+    const NormResults found = run(inputs, true);
+    PyObject* const* const rest = inputs + (residual ? 2 : 1);
+    const nb::handle normed = residual ? found.residual.ptr() : inputs[0], weight = rest[0], bias = rest[1];
     set_attribute(ctx, to_save,
-                  has_mean() ? nb::make_tuple(normed, weight, bias, found.mean, none)
-                             : nb::make_tuple(normed, weight, bias, found.rstd));
+                  has_mean() ? nb::make_tuple(normed, weight, bias, found.statistics, nb::none())
+                             : nb::make_tuple(normed, weight, bias, found.statistics));
     set_attribute(ctx, materialize_grads, Py_False);
-    set_attribute(ctx, options_name, options);
-    if (!residual) return found.y;
-    set_attribute(ctx, dtype, attribute(x, dtype));
-    return nb::make_tuple(found.y, found.residual);
+    set_attribute(ctx, options, rest[2]);
+    if (residual) set_attribute(ctx, dtype, attribute(inputs[0], dtype));
+    return returned(found);
   }
 
   nb::object gradients(nb::handle ctx, nb::handle grads, nb::handle wanted) const {
@@ -108,7 +118,7 @@ struct NormBackward {
       return others(ctx, *nb::borrow<nb::args>(grads));
     }
     const Py_ssize_t count = PyTuple_Size(places.ptr());
-    const nb::tuple placed = nb::steal<nb::tuple>(PyTuple_New(count));
+    nb::object placed = nb::steal(PyTuple_New(count));
     for (Py_ssize_t i = 0; i < count; ++i) {
       const long place = PyLong_AsLong(item(places, i).ptr());
       const nb::handle gradient = place == 0 ? nb::handle(Py_None) : item(found, place - 1);
@@ -118,13 +128,48 @@ struct NormBackward {
   }
 };
 
-nb::object make_forward(int kind, bool residual) {
-  const Norm norm{kind, residual};
-  return nb::cpp_function([norm](nb::handle ctx, const nb::args& inputs) { return norm.forward(ctx, inputs); });
+// Functions of the interpreter's own kind, which takes their arguments as they come; of nanobind's, those with any
+// number of arguments cost a tuple. `self` is a Norm.
+
+const Norm& norm_of(PyObject* self) { return *static_cast<const Norm*>(PyCapsule_GetPointer(self, nullptr)); }
+
+/// A result, or nothing and the exception that was thrown.
+template <class Run>
+PyObject* returning(Run run) noexcept {
+  try {
+    return run().release().ptr();
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+PyObject* direct(PyObject* self, PyObject* const* inputs, Py_ssize_t) {
+  const Norm& norm = norm_of(self);
+  return returning([&] { return norm.returned(norm.run(inputs, false)); });
+}
+
+PyObject* forward(PyObject* self, PyObject* const* args, Py_ssize_t) {
+  return returning([&] { return norm_of(self).forward(args[0], args + 1); });
+}
+
+using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
+
+template <Fast kFunction>
+nb::object make(int kind, bool residual) {
+  static PyMethodDef method{"torch_norm", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(kFunction)),
+                            METH_FASTCALL, nullptr};
+  const auto free = [](PyObject* capsule) { delete &norm_of(capsule); };
+  const nb::object self = nb::steal(PyCapsule_New(new Norm{kind, residual}, nullptr, free));
+  return nb::steal(PyCFunction_New(&method, self.ptr()));
 }
 
 nb::object make_backward(int kind, bool residual, nb::tuple places, nb::callable wanted, nb::callable others) {
-  NormBackward backward{{kind, residual}, places, wanted, others, {}};
+  NormBackward backward{{kind, residual}, std::move(places), std::move(wanted), std::move(others), {}};
   return nb::cpp_function([backward](nb::handle ctx, const nb::args& grads) { return backward.run(ctx, grads); },
                           nb::is_method());
 }
@@ -132,7 +177,8 @@ nb::object make_backward(int kind, bool residual, nb::tuple places, nb::callable
 }  // namespace
 
 void bind_torch_norm(nb::module_& module) {
-  module.def("torch_norm_forward", &make_forward, nb::arg("kind"), nb::arg("residual"));
+  module.def("torch_norm_direct", &make<direct>, nb::arg("kind"), nb::arg("residual"));
+  module.def("torch_norm_forward", &make<forward>, nb::arg("kind"), nb::arg("residual"));
   module.def("torch_norm_backward", &make_backward, nb::arg("kind"), nb::arg("residual"), nb::arg("places"),
              nb::arg("wanted"), nb::arg("others"));
 }

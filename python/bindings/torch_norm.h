@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer and RMS norm as an autograd function of PyTorch, without the interpreter in between, which takes as long for it
-// as all the rest of a call does.
+// Layer and RMS norm of PyTorch's tensors, direct and as an autograd function, without the interpreter in between.
 #pragma once
 
 #include <nanobind/nanobind.h>

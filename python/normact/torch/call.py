@@ -38,10 +38,7 @@ def call(calls: Calls, tensors: Tensors, options: Options) -> Any:
         sharding.register()
         inside = peek_interpreter_stack() is not None
         return _functional(calls, calls.transformed.apply if inside else calls.forward_op, tensors, options)
-    if way == _RECORDED:
-        return calls.eager(*tensors, options)
-    outputs = op.forward(tensors, options, False)
-    return outputs[0] if op.returned == 1 else outputs[: op.returned]
+    return (calls.eager if way == _RECORDED else calls.direct)(*tensors, options)
 
 
 def _functional(calls: Calls, function: Any, tensors: Tensors, options: Options) -> Any:

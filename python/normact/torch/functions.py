@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 
 class Calls(NamedTuple):
-    """All ways to run an operation: operators, the call of the eager function, the function under `torch.func`."""
+    """All ways to run an operation: operators, the direct call, that of the eager function, and under `torch.func`."""
 
     op: Op
     forward_op: Any
     backward_op: Any
+    direct: Any
     eager: Any
     transformed: Any
 
@@ -56,7 +57,8 @@ def build(op: Op) -> Calls:
     library.register_vmaps(op, vmap_rule(op, forward_op), loop_rule(backward_op))
     sharding.add(op, forward_op, backward_op)
     eager = _eager(op, _backward(op, backward_op, once, plain=True))
-    return Calls(op, forward_op, backward_op, eager, _transformed(op, forward_op, setup_context, backward))
+    direct = op.quick.direct if op.quick else _direct(op)
+    return Calls(op, forward_op, backward_op, direct, eager, _transformed(op, forward_op, setup_context, backward))
 
 
 def refusal(name: str) -> NotImplementedError:
@@ -112,6 +114,17 @@ def _backward(op: Op, backward_op: Any, once: Any, plain: bool) -> Any:
         return placed((None, *found))
 
     return backward
+
+
+def _direct(op: Op) -> Any:
+    """A function of the tensors and a tuple of the options: the raw function, and nothing else."""
+    run, returned = op.forward, op.returned
+
+    def direct(*args: Any) -> Any:
+        outputs = run(args[:-1], args[-1], False)
+        return outputs[0] if returned == 1 else outputs[:returned]
+
+    return direct
 
 
 def _places(op: Op, options: int) -> tuple[int, ...]:

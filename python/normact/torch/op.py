@@ -19,8 +19,10 @@ from normact.outputs import Joined, Wanted
 
 
 class Quick(NamedTuple):
-    """The fast autograd function of an operation, without the interpreter in between (`bindings/torch_norm.cpp`)."""
+    """The fast ways of an operation without the interpreter in between (`bindings/torch_norm.cpp`)."""
 
+    #: (*tensors, options) -> what the caller gets, where no gradient is wanted.
+    direct: Callable[..., Any]
     #: (ctx, *tensors, options) -> what the caller gets, as the function that `functions` makes else.
     forward: Callable[..., Any]
     #: (places, wanted, others) -> a method of ctx, (*grads) -> a gradient or None for each argument. places: of each

@@ -99,7 +99,9 @@ def _entry(name: str, kind: int, residual: bool, mixed: bool = False) -> Op:
         divisible=lambda ndim, names, options: range(min((axis % ndim for axis in options[0]), default=0)),
         divided=("x", "residual", "y", "sum", "dy", *statistics),
         quick=Quick(
-            _core.torch_norm_forward(kind, residual), functools.partial(_core.torch_norm_backward, kind, residual)
+            _core.torch_norm_direct(kind, residual),
+            _core.torch_norm_forward(kind, residual),
+            functools.partial(_core.torch_norm_backward, kind, residual),
         ),
     )
 
