@@ -160,18 +160,18 @@ PyObject* forward(PyObject* self, PyObject* const* args, Py_ssize_t) {
 using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
 
 template <Fast kFunction>
-nb::object make(int kind, bool residual) {
+nb::callable make(int kind, bool residual) {
   static PyMethodDef method{"torch_norm", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(kFunction)),
                             METH_FASTCALL, nullptr};
   const auto free = [](PyObject* capsule) { delete &norm_of(capsule); };
   const nb::object self = nb::steal(PyCapsule_New(new Norm{kind, residual}, nullptr, free));
-  return nb::steal(PyCFunction_New(&method, self.ptr()));
+  return nb::steal<nb::callable>(PyCFunction_New(&method, self.ptr()));
 }
 
-nb::object make_backward(int kind, bool residual, nb::tuple places, nb::callable wanted, nb::callable others) {
+nb::callable make_backward(int kind, bool residual, nb::tuple places, nb::callable wanted, nb::callable others) {
   NormBackward backward{{kind, residual}, std::move(places), std::move(wanted), std::move(others), {}};
-  return nb::cpp_function([backward](nb::handle ctx, const nb::args& grads) { return backward.run(ctx, grads); },
-                          nb::is_method());
+  return nb::borrow<nb::callable>(nb::cpp_function(
+      [backward](nb::handle ctx, const nb::args& grads) { return backward.run(ctx, grads); }, nb::is_method()));
 }
 
 }  // namespace
