@@ -30,6 +30,7 @@ struct DeviceInfo {
   int multiprocessors;
   int shared_memory_block;  // dynamic bytes that one block may opt in to, beside its static ones
   int active_clusters[5];   // clusters of 1 << i blocks that run at once when a block fills a multiprocessor
+  int l2_bytes;
 };
 
 /// How the rows of a problem can be accessed.

@@ -129,7 +129,7 @@ struct ChannelPlan {
   bool whole;  // planes: each is whole packs
   ChannelMask mask;
   bool mask_with_y;    // its bits are written with y: those of an access, or of two side by side, are a byte
-  bool cached;         // launches over rows: all that the first pass reads is still in the L2 cache after it
+  bool cached;         // launches over rows: the L2 cache has room for all that the first pass reads
   int lanes;           // planes: threads on a segment; else threads on a unit, side by side
   int tile;            // channels
   int lines;           // units that a block works on at the same time
@@ -232,14 +232,14 @@ struct ChannelTuning {
   int row_blocks = 3, row_pair_blocks = 2;    // a multiprocessor: launches over rows that read one tensor, or more
   int64_t row_lanes = 16, column_lanes = 64;  // of a tile of these, at most
   int64_t least_row_accesses = 4, most_row_accesses = 256;  // of a thread in a part: fp32 bears sums of some hundred
-  int64_t cached_bytes = 52 << 20;  // launches over rows: that a pass reads and leaves in the L2 cache, at most
-  int64_t apply_accesses = 8;  // of a thread in a part of the second pass, at most, for each number that it fetches
-  int kept_blocks = 2;         // a multiprocessor
-  int kept_delay = 190;        // nanoseconds an access (ChannelPlan::delay)
-  int64_t team_packs = 512;    // launches: largest set of a team that is not a block
-  int64_t whole_packs = 20;    // a thread of a set that is not cut
-  int64_t least_sets = 256;    // fewer are cut
-  int64_t plane_parts = 1024;  // of sets that are cut
+  double cached_share = 0.875;  // launches over rows: of the L2 cache, that a pass reads and leaves there, at most
+  int64_t apply_accesses = 8;   // of a thread in a part of the second pass, at most, for each number that it fetches
+  int kept_blocks = 2;          // a multiprocessor
+  int kept_delay = 190;         // nanoseconds an access (ChannelPlan::delay)
+  int64_t team_packs = 512;     // launches: largest set of a team that is not a block
+  int64_t whole_packs = 20;     // a thread of a set that is not cut
+  int64_t least_sets = 256;     // fewer are cut
+  int64_t plane_parts = 1024;   // of sets that are cut
   int64_t least_packs = 4, most_packs = 16;  // a thread of a set that is cut
   int64_t kept_plane_bytes = 6 << 10;  // of sets that are kept rather than gone through by launches: planes, at least
   int64_t kept_bytes = 32 << 20;       // x, at least

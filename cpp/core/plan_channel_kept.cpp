@@ -119,8 +119,8 @@ bool plan_rounds(const ChannelRequest& r, const DeviceInfo& device, const Channe
 
 }  // namespace
 
-// Rows that need several rounds, kept and read twice by launches (H200, bf16, us). Forward, two: 32x256x56x56 51 and
-// 46, 64x512x28x28 49 and 45; four: 256x1024x14x14 94 and 92, instance norm 8x64x256x256 70 and 62; with an addend,
+// Rows that need several rounds, kept and read twice by launches (H200, bf16, us). Forward, two: 32x256x56x56 53 and
+// 46, 64x512x28x28 50 and 45; four: 256x1024x14x14 94 and 92, instance norm 8x64x256x256 70 and 62; with an addend,
 // two: 64x512x28x28 96 and 62. Backward, two: 32x512x28x28 42 and 39, group norm 8x320x64x64 44 and 40; four:
 // 256x2048x7x7 74 and 74; with a mask, four: 64x512x28x28 106 and 97. Columns: 256x1024x14x14 backward, ten, 227 and
 // 191 with a mask.

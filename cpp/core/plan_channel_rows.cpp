@@ -94,7 +94,8 @@ bool plan_rows(const ChannelRequest& r, const DeviceInfo& device, const ChannelT
   const int64_t resident = multiprocessors_of(r, device) * blocks_an_sm;
   plan.order = ChannelOrder::launches;
   const int64_t read = batches_of(r) * bytes_of(r, r.geometry.channels);
-  plan.cached = r.passes == ChannelPasses::both && read <= tuning.cached_bytes;
+  const double room = tuning.cached_share * device.l2_bytes;
+  plan.cached = r.passes == ChannelPasses::both && static_cast<double>(read) <= room;
   plan.tiles_an_item = 1;
   divide_rows(r, tile_of_rows(r, device, tuning, blocks_an_sm), &plan);
   divide_tiles(r, std::lcm<int64_t>(plan.tile, group_channels(r)), &plan);

@@ -52,6 +52,8 @@ cudaError_t query(int device, DeviceInfo* info) {
   if (error != cudaSuccess) return error;
   error = cudaDeviceGetAttribute(&info->multiprocessors, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
+  error = cudaDeviceGetAttribute(&info->l2_bytes, cudaDevAttrL2CacheSize, device);
+  if (error != cudaSuccess) return error;
   error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (error != cudaSuccess) return error;
   info->compute_capability = 10 * major + minor;

@@ -6,6 +6,7 @@
 
 #include "bindings/execute.h"
 #include "bindings/outputs.h"
+#include "bindings/python_api.h"
 
 namespace normact::python {
 namespace {
@@ -41,8 +42,6 @@ class Axes {
   int64_t axes_[kMaxAxes];
 };
 
-nb::handle item(const nb::tuple& tuple, Py_ssize_t place) { return PyTuple_GetItem(tuple.ptr(), place); }
-
 PyObject* of_python(const char* name) {
   return nb::object(nb::module_::import_("normact.norm_calls").attr(name)).release().ptr();
 }
@@ -56,9 +55,11 @@ nb::tuple shape_of_statistics(const normact_tensor& x, const Axes& axes, bool jo
   };
   Py_ssize_t count = joined ? 1 : 0;
   for (int d = 0; d < x.ndim; ++d) count += stays(d) ? 1 : 0;
-  const nb::tuple shape = nb::steal<nb::tuple>(PyTuple_New(count));
+  nb::tuple shape = nb::borrow<nb::tuple>(checked(PyTuple_New(count)));
   Py_ssize_t place = 0;
-  const auto append = [&](int64_t size) { PyTuple_SetItem(shape.ptr(), place++, PyLong_FromLongLong(size)); };
+  const auto append = [&](int64_t size) {
+    PyTuple_SetItem(shape.ptr(), place++, checked(PyLong_FromLongLong(size)).release().ptr());
+  };
   if (joined) append(2);
   for (int d = 0; d < x.ndim; ++d) {
     if (stays(d)) append(x.shape[d]);
@@ -88,9 +89,10 @@ struct Kept {
   bool rstd, mean;
 };
 
-/// The arrays that a forward writes; None where there is none.
+/// The arrays that a forward writes; None where there is none. joined: mean holds both statistics.
 struct NormOutputs {
   nb::handle y, residual, mean, rstd;
+  bool joined = false;
 };
 
 /// Runs a forward. make(x, axes, mixed): its NormOutputs, which are written as `output` says.
@@ -117,7 +119,9 @@ void run_forward(const NormForward& p, nb::handle stream, Access output, Make ma
                                act.threshold};
   const NormOutputs outputs = make(*x.get(), axes, is_mixed(x, residual));
   residual_out.read_optional(outputs.residual, "residual_out", output, call);
-  if (!mean.read_joined(outputs.mean, outputs.rstd, output, call, &rstd)) {
+  if (outputs.joined) {
+    mean.read_joined(outputs.mean, joined_mark(), output, call, &rstd);
+  } else {
     mean.read_optional(outputs.mean, "mean", output, call);
     rstd.read_optional(outputs.rstd, "rstd", output, call);
   }
@@ -175,10 +179,9 @@ NormResults torch_norm_forward(const NormForward& problem, bool statistics) {
                   written.residual = made.residual = torch_empty_like(mixed ? problem.residual : problem.x);
                 }
                 if (!statistics) return written;
-                const bool joined = problem.kind == NORMACT_NORM_LAYER;
-                made.statistics = torch_statistic(problem.x, shape_of_statistics(x, axes, joined));
-                (joined ? written.mean : written.rstd) = made.statistics;
-                if (joined) written.rstd = joined_mark();
+                written.joined = problem.kind == NORMACT_NORM_LAYER;
+                made.statistics = torch_statistic(problem.x, shape_of_statistics(x, axes, written.joined));
+                (written.joined ? written.mean : written.rstd) = made.statistics;
                 return written;
               });
   return made;

@@ -5,23 +5,13 @@
 
 #include "bindings/array_type.h"
 #include "bindings/error.h"
+#include "bindings/python_api.h"
 
 namespace normact::python {
 namespace {
 
 constexpr Py_ssize_t kMostSizes = 64;  // no framework makes arrays of more dimensions
 constexpr size_t kRoomBefore = PY_VECTORCALL_ARGUMENTS_OFFSET;
-
-nb::object checked(PyObject* made) {
-  if (made == nullptr) nb::raise_python_error();
-  return nb::steal(made);
-}
-
-nb::handle item(nb::handle tuple, Py_ssize_t place) {
-  PyObject* const found = PyTuple_GetItem(tuple.ptr(), place);
-  if (found == nullptr) nb::raise_python_error();
-  return found;
-}
 
 const char* text(nb::handle string) { return nb::cast<const char*>(string); }
 

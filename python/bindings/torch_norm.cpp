@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "bindings/array_type.h"
+#include "bindings/error.h"
 #include "bindings/norm.h"
+#include "bindings/python_api.h"
 #include "bindings/tensor_arg.h"
 #include "bindings/torch_state.h"
 #include "normact/normact.h"
@@ -17,17 +19,7 @@ namespace {
 // The options of normact/torch/row_ops.py.
 constexpr Py_ssize_t kAxis = 0, kEps = 1, kWeightOffset = 2, kActivation = 3, kAlpha = 4;
 
-nb::handle item(nb::handle tuple, Py_ssize_t place) {
-  PyObject* const found = PyTuple_GetItem(tuple.ptr(), place);
-  if (found == nullptr) nb::raise_python_error();
-  return found;
-}
-
-nb::object attribute(nb::handle object, PyObject* name) {
-  PyObject* const found = PyObject_GetAttr(object.ptr(), name);
-  if (found == nullptr) nb::raise_python_error();
-  return nb::steal(found);
-}
+nb::object attribute(nb::handle object, PyObject* name) { return checked(PyObject_GetAttr(object.ptr(), name)); }
 
 void set_attribute(nb::handle object, PyObject* name, nb::handle value) {
   if (PyObject_SetAttr(object.ptr(), name, value.ptr()) != 0) nb::raise_python_error();
@@ -45,6 +37,7 @@ struct Norm {
     return nb::handle(numbers)(norm_name(kind), name, item(options, kAlpha));
   }
   bool has_mean() const { return kind == NORMACT_NORM_LAYER; }
+  Py_ssize_t inputs() const { return residual ? 5 : 4; }
 
   /// What the caller gets. inputs: x, the residual, weight, bias, and the options.
   NormResults run(PyObject* const* inputs, bool statistics) const {
@@ -77,10 +70,7 @@ struct Norm {
     return returned(found);
   }
 
-  nb::object gradients(nb::handle ctx, nb::handle grads, nb::handle wanted) const {
-    static PyObject* const saved_tensors = PyUnicode_InternFromString("saved_tensors");
-    static PyObject* const options_name = PyUnicode_InternFromString("options");
-    const nb::object saved = attribute(ctx, saved_tensors), options = attribute(ctx, options_name);
+  nb::object gradients(nb::handle grads, nb::handle saved, nb::handle options, nb::handle wanted) const {
     const nb::handle none = Py_None, rstd = item(saved, has_mean() ? 4 : 3);
     return norm_backward(kind, item(grads, 0), item(saved, 0), item(saved, 1), item(saved, 2),
                          has_mean() ? item(saved, 3) : none, rstd.is_none() ? joined_mark() : rstd,
@@ -89,42 +79,50 @@ struct Norm {
   }
 };
 
-/// Its backward where memory may be worked on directly; else, and where that fails, `others` does it, or says why not.
+/// Its backward where memory may be worked on directly; else `others` does it.
 struct NormBackward {
   Norm norm;
   nb::tuple places;  // of each input that of its gradient among the results, from 1 on; 0: it has none
   nb::callable wanted_of;
   nb::callable others;
-  nb::dict wanted;  // by which inputs need a gradient
+  nb::callable refuse;  // raises what is to be said of gradients that the library takes for no tensors
+  nb::dict wanted;      // by which inputs need a gradient
 
-  nb::object run(nb::handle ctx, nb::handle grads) const {
+  nb::object run(nb::handle ctx, const nb::args& grads) const {
     static PyObject* const needs_input_grad = PyUnicode_InternFromString("needs_input_grad");
+    static PyObject* const saved_tensors = PyUnicode_InternFromString("saved_tensors");
+    static PyObject* const options_name = PyUnicode_InternFromString("options");
     if (item(grads, 0).is_none() || torch_is_compiling() || torch_records_gradients() || !torch_is_plain()) {
-      return others(ctx, *nb::borrow<nb::args>(grads));
+      return others(ctx, *grads);
     }
-    const nb::object needs = attribute(ctx, needs_input_grad);
-    PyObject* known = PyDict_GetItemWithError(wanted.ptr(), needs.ptr());
-    if (known == nullptr) {
-      if (PyErr_Occurred() != nullptr) nb::raise_python_error();
-      const nb::object wants = wanted_of(needs);
-      if (PyDict_SetItem(wanted.ptr(), needs.ptr(), wants.ptr()) != 0) nb::raise_python_error();
-      known = wants.ptr();  // which the dictionary keeps
-    }
-    nb::object found;
+    const nb::object needs = attribute(ctx, needs_input_grad), options = attribute(ctx, options_name);
+    const nb::object saved = attribute(ctx, saved_tensors);  // once: what unpacks them may refuse to do it again
     try {
-      found = norm.gradients(ctx, grads, known);
+      return placed(norm.gradients(grads, saved, options, wanted_for(needs)));
     } catch (nb::python_error& error) {
-      if (!error.matches(PyExc_TypeError)) throw;
-      return others(ctx, *nb::borrow<nb::args>(grads));
+      if (error.matches(PyExc_TypeError)) refuse(*grads);
+      throw;
     }
+  }
+
+ private:
+  nb::handle wanted_for(nb::handle needs) const {
+    PyObject* const known = PyDict_GetItemWithError(wanted.ptr(), needs.ptr());
+    if (known != nullptr) return known;
+    if (PyErr_Occurred() != nullptr) nb::raise_python_error();
+    const nb::object found = wanted_of(needs);
+    if (PyDict_SetItem(wanted.ptr(), needs.ptr(), found.ptr()) != 0) nb::raise_python_error();
+    return found;  // which the dictionary keeps
+  }
+  nb::object placed(nb::handle gradients) const {
     const Py_ssize_t count = PyTuple_Size(places.ptr());
-    nb::object placed = nb::steal(PyTuple_New(count));
+    nb::object all = checked(PyTuple_New(count));
     for (Py_ssize_t i = 0; i < count; ++i) {
       const long place = PyLong_AsLong(item(places, i).ptr());
-      const nb::handle gradient = place == 0 ? nb::handle(Py_None) : item(found, place - 1);
-      PyTuple_SetItem(placed.ptr(), i, nb::borrow(gradient).release().ptr());
+      const nb::handle gradient = place == 0 ? nb::handle(Py_None) : item(gradients, place - 1);
+      PyTuple_SetItem(all.ptr(), i, nb::borrow(gradient).release().ptr());
     }
-    return placed;
+    return all;
   }
 };
 
@@ -133,10 +131,11 @@ struct NormBackward {
 
 const Norm& norm_of(PyObject* self) { return *static_cast<const Norm*>(PyCapsule_GetPointer(self, nullptr)); }
 
-/// A result, or nothing and the exception that was thrown.
+/// A result of so many arguments, or nothing and the exception that was thrown.
 template <class Run>
-PyObject* returning(Run run) noexcept {
+PyObject* returning(Py_ssize_t given, Py_ssize_t expected, Run run) noexcept {
   try {
+    if (given != expected) raise(PyExc_TypeError, "torch_norm: ", given, " arguments; expected ", expected);
     return run().release().ptr();
   } catch (nb::python_error& error) {
     error.restore();
@@ -144,17 +143,20 @@ PyObject* returning(Run run) noexcept {
     PyErr_NoMemory();
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
+  } catch (...) {
+    PyErr_SetString(PyExc_RuntimeError, "torch_norm: an unknown exception");
   }
   return nullptr;
 }
 
-PyObject* direct(PyObject* self, PyObject* const* inputs, Py_ssize_t) {
+PyObject* direct(PyObject* self, PyObject* const* inputs, Py_ssize_t count) {
   const Norm& norm = norm_of(self);
-  return returning([&] { return norm.returned(norm.run(inputs, false)); });
+  return returning(count, norm.inputs(), [&] { return norm.returned(norm.run(inputs, false)); });
 }
 
-PyObject* forward(PyObject* self, PyObject* const* args, Py_ssize_t) {
-  return returning([&] { return norm_of(self).forward(args[0], args + 1); });
+PyObject* forward(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  const Norm& norm = norm_of(self);
+  return returning(count, 1 + norm.inputs(), [&] { return norm.forward(args[0], args + 1); });
 }
 
 using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
@@ -168,8 +170,10 @@ nb::callable make(int kind, bool residual) {
   return nb::steal<nb::callable>(PyCFunction_New(&method, self.ptr()));
 }
 
-nb::callable make_backward(int kind, bool residual, nb::tuple places, nb::callable wanted, nb::callable others) {
-  NormBackward backward{{kind, residual}, std::move(places), std::move(wanted), std::move(others), {}};
+nb::callable make_backward(int kind, bool residual, nb::tuple places, nb::callable wanted, nb::callable others,
+                           nb::callable refuse) {
+  const NormBackward backward{{kind, residual},  std::move(places), std::move(wanted),
+                              std::move(others), std::move(refuse), {}};
   return nb::borrow<nb::callable>(nb::cpp_function(
       [backward](nb::handle ctx, const nb::args& grads) { return backward.run(ctx, grads); }, nb::is_method()));
 }
@@ -180,7 +184,7 @@ void bind_torch_norm(nb::module_& module) {
   module.def("torch_norm_direct", &make<direct>, nb::arg("kind"), nb::arg("residual"));
   module.def("torch_norm_forward", &make<forward>, nb::arg("kind"), nb::arg("residual"));
   module.def("torch_norm_backward", &make_backward, nb::arg("kind"), nb::arg("residual"), nb::arg("places"),
-             nb::arg("wanted"), nb::arg("others"));
+             nb::arg("wanted"), nb::arg("others"), nb::arg("refuse"));
 }
 
 }  // namespace normact::python

@@ -8,9 +8,9 @@
 namespace normact {
 
 constexpr int kShared = 227 * 1024 - 4096;
-constexpr DeviceInfo kHopper{90, 132, kShared, {132, 66, 30, 14, 7}};
-constexpr DeviceInfo kAmpere{80, 108, 163 * 1024 - 4096, {}};
-constexpr DeviceInfo kTuring{75, 40, 64 * 1024 - 4096, {}};
+constexpr DeviceInfo kHopper{90, 132, kShared, {132, 66, 30, 14, 7}, 60 << 20};
+constexpr DeviceInfo kAmpere{80, 108, 163 * 1024 - 4096, {}, 40 << 20};
+constexpr DeviceInfo kTuring{75, 40, 64 * 1024 - 4096, {}, 4 << 20};
 
 inline RowRequest request(int64_t rows, int64_t cols, DType dtype, RowAccess access = RowAccess::packs) {
   RowRequest r{};

@@ -26,8 +26,8 @@ using normact::DeviceInfo;
 using normact::DType;
 using normact::StatisticsSource;
 
-constexpr DeviceInfo kHopper{90, 132, 227 * 1024 - 4096, {132, 66, 30, 14, 7}};
-constexpr DeviceInfo kAmpere{80, 108, 163 * 1024 - 4096, {}};  // without clusters
+constexpr DeviceInfo kHopper{90, 132, 227 * 1024 - 4096, {132, 66, 30, 14, 7}, 60 << 20};
+constexpr DeviceInfo kAmpere{80, 108, 163 * 1024 - 4096, {}, 40 << 20};  // without clusters
 alignas(16) inline char memory[64];
 
 enum class Layout : uint8_t { planes, rows };

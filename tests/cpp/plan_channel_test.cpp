@@ -50,9 +50,15 @@ TEST(batch_norm_of_rows) {
 }
 
 TEST(what_a_first_pass_leaves_in_the_cache) {
-  const auto cached = [](int64_t samples) { return plan_of(forward(Layout::rows, samples, 256, 3136, 0)).cached; };
-  CHECK(cached(32));  // 49 MiB
-  CHECK(!cached(64));
+  const auto read_again = [](int64_t samples, const DeviceInfo& device) {
+    const ChannelForward p = forward(Layout::rows, samples, 256, 3136, 0);
+    const ChannelPlan plan = plan_channel(request_of(p, 0), device, ChannelTuning{});
+    CHECK(plan.order == ChannelOrder::launches);
+    return plan.cached;
+  };
+  CHECK(read_again(32, kHopper));  // 49 MiB of 60
+  CHECK(!read_again(64, kHopper));
+  CHECK(!read_again(32, kAmpere));  // of 40
   const auto backward_cached = [](int64_t samples) {
     return plan_of(backward(forward(Layout::rows, samples, 256, 3136, 0))).cached;
   };
@@ -116,11 +122,11 @@ TEST(larger_than_the_device_is_read_twice) {
 
 // All that a block asks for fits the shared memory of one, whatever the device, the channels and the passes.
 TEST(shared_memory_fits_every_device) {
-  constexpr DeviceInfo kDevices[] = {{75, 40, 64 * 1024 - 4096, {}},
+  constexpr DeviceInfo kDevices[] = {{75, 40, 64 * 1024 - 4096, {}, 4 << 20},
                                      kAmpere,
-                                     {86, 84, 99 * 1024 - 4096, {}},
+                                     {86, 84, 99 * 1024 - 4096, {}, 4 << 20},
                                      kHopper,
-                                     {120, 170, 99 * 1024 - 4096, {170, 85, 42, 21, 0}}};
+                                     {120, 170, 99 * 1024 - 4096, {170, 85, 42, 21, 0}, 96 << 20}};
   uint8_t mask = 0;
   const auto check = [](const ChannelRequest& r, const DeviceInfo& device) {
     const ChannelPlan plan = plan_channel(r, device, ChannelTuning{});
@@ -164,6 +170,10 @@ TEST(rows_that_are_read_twice_go_by_launches) {
       CHECK(plan_of(p).order == ChannelOrder::launches && plan_of(backward(p)).order == ChannelOrder::launches);
       check_division(p);
     }
+    const bool wide = dtype == DType::f32;
+    CHECK(plan_of(sets[0]).cached && plan_of(backward(sets[0])).cached == !wide);  // both ways are tested
+    CHECK(!plan_of(backward(sets[2])).cached);
+    CHECK(!plan_of(forward(Layout::rows, 3, 1032, 9025, 0, dtype)).cached);
     const ChannelPlan plan = plan_of(backward(forward(Layout::rows, 3, 1032, 9025, 0, dtype)));
     CHECK(plan.order == ChannelOrder::launches && plan.slabs > 1 && plan.tile < 1032);
     CHECK_EQ(plan.parameter_bytes, normact::kTileNumbers * plan.tile * 4);

@@ -20,7 +20,7 @@ using normact::PointwiseGeometry;
 using normact::PointwisePlan;
 using normact::View;
 
-constexpr DeviceInfo kHopper{90, 132, 0, {}};
+constexpr DeviceInfo kHopper{90, 132, 0, {}, 0};
 alignas(16) char memory[64];
 
 using Sizes = std::initializer_list<int64_t>;

@@ -39,6 +39,12 @@ def test_joined_statistics_of_a_wrong_shape() -> None:
         _core.norm_backward(_core.LAYER, x, x, None, None, torch.zeros(3), *last)
 
 
+def test_the_mark_is_no_output() -> None:
+    x = torch.randn(3, 8)
+    with pytest.raises(TypeError, match="rstd"):
+        normact.layer_norm(x, return_stats=True, out=(None, None, torch.zeros(2, 3), JOINED))
+
+
 @pytest.mark.parametrize("wanted", [1, np.True_, "yes"])
 def test_whether_statistics_are_wanted(wanted: Any) -> None:
     """Anything that is true is, and no mark for something else; what is neither true nor false is an error."""

@@ -87,6 +87,27 @@ def test_batched_gradients_are_refused(case: Case) -> None:
         torch.autograd.grad(first, tensors, torch.ones(2, *first.shape, dtype=first.dtype), is_grads_batched=True)
 
 
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "gelu"])
+def test_saved_tensors_are_unpacked_once(name: str) -> None:
+    """Also where the backward fails: what unpacks them, such as a checkpoint, may refuse to do so twice."""
+    x = torch.randn(3, 8, dtype=torch.float64, requires_grad=True)
+    function = getattr(nt, name)
+    shape = () if name == "gelu" else ((8,),)
+    unpacked: list[torch.Tensor] = []
+
+    def unpack(tensor: torch.Tensor) -> torch.Tensor:
+        unpacked.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+        y = function(x, *shape)
+    with pytest.raises(NotImplementedError, match="batch of gradients"):
+        torch.autograd.grad(y, x, torch.ones(2, *y.shape, dtype=y.dtype), is_grads_batched=True, retain_graph=True)
+    count = len(unpacked)
+    torch.autograd.grad(y, x, torch.ones_like(y))
+    assert len(unpacked) == 2 * count > 0
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
 def test_nested_tensors_are_refused(layout: torch.layout) -> None:

@@ -83,6 +83,7 @@ def _backward(op: Op, backward_op: Any, once: Any, plain: bool) -> Any:
     Of `plain` tensors, where nothing watches, memory is worked on directly; their options are one tuple.
     """
     run, returned, count = op.backward, op.returned, 1 if plain else len(op.options)
+    refuse = _batched_refuser(op)
     is_plain, mean = _core.torch_is_plain, op.saved.index("mean") if "mean" in op.saved else None
     placed = operator.itemgetter(*_places(op, count))
     wanted_of: dict[tuple[bool, ...], Wanted] = {}
@@ -102,8 +103,7 @@ def _backward(op: Op, backward_op: Any, once: Any, plain: bool) -> Any:
             try:
                 found = run(grads, saved, options, wanted)
             except TypeError:
-                if any(grad is not None and is_legacy_batchedtensor(grad) for grad in grads):
-                    raise batched_refusal(op.name) from None
+                refuse(*grads)
                 raise
         else:
             if mean is not None and saved[mean + 1] is None:  # joined by _eager
@@ -132,12 +132,16 @@ def _places(op: Op, options: int) -> tuple[int, ...]:
     return *(0 if place is None else place + 1 for place in op.gradient_of), *(0,) * options
 
 
-def _eager(op: Op, backward: Any) -> Any:
-    """A function of the tensors and a tuple of the options, as short as can be.
+def _batched_refuser(op: Op) -> Any:
+    def refuse(*grads: Any) -> None:
+        if any(grad is not None and is_legacy_batchedtensor(grad) for grad in grads):
+            raise batched_refusal(op.name) from None
 
-    The statistics stay inside: they are not outputs that PyTorch would have to wrap. And it is called without what
-    `Function.apply` does for `torch.func`, where it is not used: that is a quarter of the time.
-    """
+    return refuse
+
+
+def _recorded(op: Op) -> Any:
+    """The forward of the fast autograd function. The statistics stay inside: PyTorch would have to wrap outputs."""
     run, saves, returned = op.forward, op.saves, op.returned
 
     def forward(ctx: Any, *args: Any) -> Any:
@@ -151,10 +155,21 @@ def _eager(op: Op, backward: Any) -> Any:
             ctx.dtype = tensors[0].dtype
         return outputs[0] if returned == 1 else outputs[:returned]
 
+    return forward
+
+
+def _eager(op: Op, backward: Any) -> Any:
+    """A function of the tensors and a tuple of the options, as short as can be.
+
+    It is called without what `Function.apply` does for `torch.func`, where it is not used: that is a quarter of the
+    time. And its backward is where PyTorch looks, which else would look for it in the time of two allocations.
+    """
     quick = op.quick
-    made = _function(f"Normact_{op.name}", forward=quick.forward if quick else forward, backward=backward)
-    # What is there would look for backward, in the time of two allocations.
-    made._backward_cls.apply = quick.backward(_places(op, 1), op.wanted, backward) if quick else backward
+    made = _function(f"Normact_{op.name}", forward=quick.forward if quick else _recorded(op), backward=backward)
+    if quick:
+        made._backward_cls.apply = quick.backward(_places(op, 1), op.wanted, backward, _batched_refuser(op))
+    else:
+        made._backward_cls.apply = backward
     base: Any = super(torch.autograd.Function, made)
     return base.apply
 

@@ -23,10 +23,11 @@ class Quick(NamedTuple):
 
     #: (*tensors, options) -> what the caller gets, where no gradient is wanted.
     direct: Callable[..., Any]
-    #: (ctx, *tensors, options) -> what the caller gets, as the function that `functions` makes else.
+    #: (ctx, *tensors, options) -> what the caller gets: the autograd function's forward.
     forward: Callable[..., Any]
-    #: (places, wanted, others) -> a method of ctx, (*grads) -> a gradient or None for each argument. places: of each
-    #: argument that of its gradient, from 1 on, or 0; wanted: `Op.wanted`; others: the backward that it falls back on.
+    #: (places, wanted, others, refuse) -> a method of ctx, (*grads) -> a gradient or None for each argument. places: of
+    #: each argument that of its gradient, from 1 on, or 0; wanted: `Op.wanted`; others: the backward that it falls back
+    #: on; refuse: (*grads), raises what is to be said of gradients that are not understood.
     backward: Callable[..., Any]
 
 
