@@ -112,7 +112,7 @@ struct NormBackward {
     if (PyErr_Occurred() != nullptr) nb::raise_python_error();
     const nb::object found = wanted_of(needs);
     if (PyDict_SetItem(wanted.ptr(), needs.ptr(), found.ptr()) != 0) nb::raise_python_error();
-    return found;  // which the dictionary keeps
+    return found.ptr();  // which the dictionary keeps
   }
   nb::object placed(nb::handle gradients) const {
     const Py_ssize_t count = PyTuple_Size(places.ptr());
