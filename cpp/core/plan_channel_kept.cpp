@@ -128,8 +128,8 @@ bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelT
   if (r.passes != ChannelPasses::both || r.access == ChannelAccess::elements) return false;
   ChannelPlan kept = *plan;
   if (!plan_rounds(r, device, tuning, &kept)) return false;
-  const bool columns = r.access == ChannelAccess::columns && r.kept == 1 && !r.beside;
-  const int64_t most = columns ? tuning.column_rounds : tuning.row_rounds;
+  const bool bare_columns = r.access == ChannelAccess::columns && r.kept == 1 && !r.beside;
+  const int64_t most = bare_columns ? tuning.column_rounds : tuning.row_rounds;
   if (goes_by_rows(r.access) && kept.items_a_slab() > 1 && rounds_of(kept) > most) return false;
   *plan = kept;
   return true;

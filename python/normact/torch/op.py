@@ -75,6 +75,7 @@ class Op:
     #: `divided` names the tensors and outputs that have these dimensions; all others are whole on each process.
     divisible: Callable[[int, tuple[str, ...], Options], Iterable[int] | None] = lambda ndim, names, options: None
     divided: tuple[str, ...] = ()
+    #: Its fast ways in C++, if it has them; else `functions` makes them of `forward`, `saves` and `backward`.
     quick: Quick | None = None
 
     def wanted(self, needs: tuple[bool, ...]) -> Wanted:
