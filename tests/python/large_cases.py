@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Norms of up to some millions of elements as hypothesis draws them, and their tensors on a GPU."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from large_reference import ACTIVATIONS, HALF_ULP, Activation, Norm, unit_of
+
+MAX_BITS = 24  # elements are fewer than 2^MAX_BITS
+ROWS, CHANNELS = ("layer_norm", "rms_norm"), ("batch_norm", "group_norm", "instance_norm")
+DTYPES = tuple(HALF_ULP)
+PLANES = ((1,), (7, 7), (14, 14), (15, 15), (28, 28), (56, 56), (112, 112), (224, 224), (4, 28, 28))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Axes from the slowest to the fastest in memory, and elements left out: behind each of these, and in front."""
+
+    order: tuple[int, ...]
+    gaps: tuple[int, ...]
+    offset: int
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Guarded:
+        strides, step = [0] * len(shape), 1
+        for axis, gap in zip(reversed(self.order), reversed(self.gaps), strict=True):
+            strides[axis] = step
+            step *= shape[axis] + gap
+        storage = torch.full((self.offset + step + 64,), math.nan, dtype=dtype, device="cuda")
+        return Guarded(storage, storage.as_strided(shape, strides, self.offset))
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A tensor in a storage that is NaN around it."""
+
+    storage: torch.Tensor
+    tensor: torch.Tensor
+
+    def assert_untouched(self, where: str) -> None:
+        rest = self.storage.clone()
+        rest.as_strided(self.tensor.shape, self.tensor.stride(), self.tensor.storage_offset()).fill_(math.nan)
+        assert bool(rest.isnan().all()), f"{where} was written beside its elements"
+
+
+def spoil_workspaces() -> None:
+    """What PyTorch hands out next has numbers in it that are none of a call's own."""
+    for bits_of_size in range(8, 24, 2):
+        torch.full((1 << bits_of_size,), 3.0, device="cuda")
+
+
+@dataclass(frozen=True)
+class Problem:
+    op: str
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]  # that are normalised (rows), or the channels'
+    dtype: torch.dtype
+    parameters: torch.dtype
+    groups: int = 1  # of a group norm
+    training: bool = True
+    weight: bool = True
+    bias: bool = True
+    addend: torch.dtype | None = None  # a residual, if the op normalises rows
+    activation: str | None = None
+    slope_from: str = "x"  # y, mask
+    mean: float = 0.0
+    eps: float = 1e-5
+    seed: int = 0
+
+    @property
+    def statistics(self) -> torch.dtype:
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    @property
+    def by_rows(self) -> bool:
+        return self.op in ROWS
+
+    @property
+    def norm(self) -> Norm:
+        """Over the dimensions of sets()."""
+        over = (1,) if self.by_rows else (0, 2, 3) if self.op == "batch_norm" else (2, 3)
+        u = unit_of(self.dtype)
+        return Norm(over, self.op != "rms_norm", self.eps, u, Activation(self.activation, u))
+
+    def sets(self, tensor: torch.Tensor) -> torch.Tensor:
+        """[rows, columns] or [samples, groups, channels of a group, places] of a tensor in the problem's shape."""
+        if self.by_rows:
+            ends = tuple(range(-len(self.axes), 0))
+            return tensor.movedim(self.axes, ends).flatten(-len(self.axes)).reshape(-1, self.columns)
+        groups = self.groups if self.op == "group_norm" else self.channels
+        moved = tensor.movedim(self.axes[0], 1)
+        return moved.reshape(self.shape[0], groups, self.channels // groups, -1)
+
+    def parameter_sets(self, tensor: torch.Tensor | None) -> torch.Tensor | None:
+        """The same of a weight or a bias, so that it broadcasts."""
+        if tensor is None:
+            return None
+        groups = self.groups if self.op == "group_norm" else self.channels
+        wide = tensor.double()
+        return wide.reshape(1, -1) if self.by_rows else wide.reshape(1, groups, self.channels // groups, 1)
+
+    @property
+    def columns(self) -> int:
+        return math.prod(self.shape[axis] for axis in self.axes)
+
+    @property
+    def channels(self) -> int:
+        return self.shape[self.axes[0]]
+
+    @property
+    def parameter_shape(self) -> tuple[int, ...]:
+        return tuple(self.shape[axis] for axis in self.axes)
+
+
+@dataclass(frozen=True)
+class Arrays:
+    x: torch.Tensor
+    dy: torch.Tensor
+    addend: torch.Tensor | None
+    weight: torch.Tensor | None
+    bias: torch.Tensor | None
+
+
+def arrays(problem: Problem, layout: Layout, other: Layout) -> Arrays:
+    """x in one layout, dy and an addend in the other."""
+    generator = torch.Generator("cuda").manual_seed(problem.seed)
+
+    def draw(shape: tuple[int, ...], mean: float = 0.0) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device="cuda") + mean
+
+    def lay(where: Layout, dtype: torch.dtype, mean: float = 0.0) -> torch.Tensor:
+        return where.empty(problem.shape, dtype).tensor.copy_(draw(problem.shape, mean))
+
+    def parameter(wanted: bool) -> torch.Tensor | None:
+        return draw(problem.parameter_shape).to(problem.parameters) if wanted else None
+
+    return Arrays(
+        lay(layout, problem.dtype, problem.mean),
+        lay(other, problem.dtype),
+        None if problem.addend is None else lay(other, problem.addend),
+        parameter(problem.weight),
+        parameter(problem.bias),
+    )
+
+
+@st.composite
+def sizes(draw: st.DrawFn, bits: int, *, fills: bool = False) -> int:
+    """To 2^bits, as likely small as large (or half of that and more), and often a multiple of what packs and warps
+    hold.
+    """
+    bits = max(bits, 0)
+    size = draw(
+        st.integers(1 << max(bits - 1, 0), 1 << bits) if fills else st.integers(1, 1 << draw(st.integers(0, bits)))
+    )
+    multiple = draw(st.sampled_from([1, 1, 2, 4, 8, 16, 32, 64]))
+    return max(size // multiple * multiple, 1)
+
+
+def bits(*counts: int) -> int:
+    return (math.prod(counts) - 1).bit_length()
+
+
+@st.composite
+def layouts(draw: st.DrawFn, ndim: int) -> Layout:
+    axes = tuple(range(ndim))
+    last = (0, *range(2, ndim), 1) if ndim > 1 else axes
+    order = draw(st.sampled_from([axes, axes, axes, last, last, last, None]))
+    gap = st.sampled_from([0, 0, 0, 0, 0, 0, 1, 8])
+    none = draw(st.booleans())
+    return Layout(
+        draw(st.permutations(axes)).copy() if order is None else order,
+        tuple(0 if none else draw(gap) for _ in axes),
+        0 if none else draw(st.sampled_from([0, 0, 1, 4, 8])),
+    )
+
+
+def options(draw: st.DrawFn) -> dict[str, Any]:
+    dtype = draw(st.sampled_from([*DTYPES[1:], *DTYPES]))
+    statistics = torch.float64 if dtype == torch.float64 else torch.float32
+    return {
+        "dtype": dtype,
+        "parameters": draw(st.sampled_from([dtype, statistics])),
+        "weight": draw(st.booleans()) or draw(st.booleans()),
+        "bias": draw(st.booleans()) or draw(st.booleans()),
+        "activation": draw(st.one_of(st.none(), st.sampled_from(tuple(ACTIVATIONS)))),
+        "mean": draw(st.sampled_from([0.0, 0.0, 3.0, -30.0])),
+        "eps": draw(st.sampled_from([1e-6, 1e-5, 0.1])),
+        "seed": draw(st.integers(0, 1 << 20)),
+    }
+
+
+@st.composite
+def row_problems(draw: st.DrawFn) -> Problem:
+    given, total = options(draw), draw(st.integers(8, MAX_BITS))
+    if draw(st.booleans()):
+        columns = draw(sizes(20))
+        shape, axes = (draw(sizes(total - bits(columns), fills=draw(st.booleans()))), columns), (1,)
+    else:
+        planes = draw(st.sampled_from(PLANES[1:]))
+        columns = draw(sizes(min(12, MAX_BITS - bits(*planes))))
+        samples = draw(sizes(total - bits(columns, *planes), fills=draw(st.booleans())))
+        shape = (samples, columns, *planes)
+        axes = draw(st.sampled_from([(1,), (1,), (1, 2), (0, 2), (1, len(shape) - 1), tuple(range(1, len(shape)))]))
+    if draw(st.integers(0, 2)) == 0:
+        sum_dtype = torch.float64 if given["dtype"] == torch.float64 else torch.float32
+        given["addend"] = draw(st.sampled_from([given["dtype"], sum_dtype]))
+    return Problem(draw(st.sampled_from(ROWS)), shape, axes, **given)
+
+
+@st.composite
+def channel_problems(draw: st.DrawFn) -> Problem:
+    given, op, total = options(draw), draw(st.sampled_from(CHANNELS)), draw(st.integers(8, MAX_BITS))
+    planes = draw(st.sampled_from(PLANES)) if draw(st.booleans()) else (draw(sizes(9)), draw(sizes(9)))
+    channels = draw(sizes(min(11, MAX_BITS - bits(*planes))))
+    samples = draw(sizes(min(10, total - bits(channels, *planes)), fills=draw(st.booleans())))
+    groups = draw(st.sampled_from([g for g in range(1, channels + 1) if channels % g == 0]))
+    each = math.prod(planes) * (samples if op == "batch_norm" else channels // groups if op == "group_norm" else 1)
+    given["training"] = op == "group_norm" or (each > 1 and draw(st.integers(0, 3)) > 0)
+    if op == "batch_norm":
+        given["addend"] = draw(st.sampled_from([None, given["dtype"]]))
+        if given["activation"] == "relu":
+            given["slope_from"] = draw(st.sampled_from(["x", "y", "mask"]))
+    return Problem(op, (samples, channels, *planes), (1,), groups=groups, **given)

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a norm of large_cases.py: right, the same bits again (in place, if it can), and nothing beside its outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import normact
+from large_cases import Arrays, Guarded, Layout, Problem, arrays, spoil_workspaces
+from large_reference import Backward, Bounded, Forward, assert_close
+
+Tensor = torch.Tensor
+
+
+def outputs(problem: Problem, layout: Layout, given: Arrays, daddend: torch.dtype | None) -> list[Guarded | None]:
+    """Where dx, dweight, dbias and daddend go."""
+    flat = Layout(tuple(range(len(problem.axes))), (0,) * len(problem.axes), 1)
+    parameters = [
+        None if parameter is None else flat.empty(problem.parameter_shape, problem.parameters)
+        for parameter in (given.weight, given.bias)
+    ]
+    more = None if daddend is None else layout.empty(problem.shape, daddend)
+    return [layout.empty(problem.shape, problem.dtype), *parameters, more]
+
+
+def tensors(guarded: list[Guarded | None]) -> tuple[Tensor | None, ...]:
+    return tuple(None if one is None else one.tensor for one in guarded)
+
+
+def assert_untouched(guarded: list[Guarded | None], where: str) -> None:
+    for index, one in enumerate(guarded):
+        if one is not None:
+            one.assert_untouched(f"output {index} of {where}")
+
+
+def assert_same_bits(found: Any, again: Any, problem: Problem) -> None:
+    for name in found._fields:
+        first, second = getattr(found, name), getattr(again, name)
+        assert (first is None) == (second is None), f"{name} of {problem}"
+        assert first is None or torch.equal(first, second), f"{name} of {problem}: other bits the second time"
+
+
+def check_forward(problem: Problem, want: Forward, found: Any) -> None:
+    assert_close(problem.sets(found.y), want.y, f"y of {problem}")
+    if found.mean is not None:
+        assert_close(found.mean, want.mean, f"mean of {problem}")
+    assert_close(found.rstd, want.rstd, f"rstd of {problem}")
+
+
+def check_gradients(problem: Problem, want: Backward, found: Any) -> None:
+    assert_close(problem.sets(found.dx), want.dx, f"dx of {problem}")
+    for name in ("dweight", "dbias"):
+        gradient = getattr(found, name)
+        assert (gradient is None) == (getattr(want, name) is None), f"{name} of {problem}"
+        if gradient is not None:
+            assert_close(gradient, getattr(want, name), f"{name} of {problem}")
+
+
+def check_rows(problem: Problem, layout: Layout, other: Layout) -> None:
+    given = arrays(problem, layout, other)
+    parameters, options = (given.weight, given.bias), {"axis": problem.axes, "activation": problem.activation}
+    total = None if problem.addend is None else layout.empty(problem.shape, problem.addend)
+    out = [other.empty(problem.shape, problem.dtype), total, None, None]
+    function = getattr(normact, problem.op)
+    forward = {**options, "eps": problem.eps, "residual": given.addend, "return_stats": True}
+    spoil_workspaces()
+    found = function(given.x, *parameters, **forward, out=tensors(out))
+    assert_untouched(out, str(problem))
+    s = given.x
+    if given.addend is not None:
+        s, exactly = found.residual, given.x.double() + given.addend.double()
+        assert torch.equal(s, exactly.to(s.dtype)), f"sum of {problem}"
+    wide = (problem.sets(s).double(), *map(problem.parameter_sets, parameters), None)
+    want = problem.norm.forward(*wide)
+    check_forward(problem, want, found)
+
+    statistics = {"rstd": found.rstd} if found.mean is None else {"mean": found.mean, "rstd": found.rstd}
+    mixed = problem.addend not in (None, problem.dtype)
+    grads = outputs(problem, other, given, problem.addend if mixed else None)
+    backward = getattr(normact, f"{problem.op}_backward")
+    options |= {**statistics, "dresidual": given.addend}
+    spoil_workspaces()
+    gradients = backward(given.dy, s, *parameters, **options, out=tensors(grads))
+    assert_untouched(grads, f"the backward of {problem}")
+    expected = problem.norm.backward(problem.sets(given.dy).double(), *wide, True, want)
+    if given.addend is not None:
+        more, (dx, bound) = problem.sets(given.addend).double(), expected.dx
+        expected = expected._replace(dx=Bounded(dx + more, bound + 4 * problem.norm.u * (more.abs() + dx.abs())))
+    check_gradients(problem, expected, gradients)
+    if mixed:
+        assert_close(problem.sets(gradients.daddend), expected.dx, f"daddend of {problem}")
+    grads = outputs(problem, other, given, problem.addend if mixed else None)
+    out = (given.dy, *tensors(grads)[1:])  # laid out as before, so that the plan is the same
+    assert_same_bits(gradients, backward(given.dy, s, *parameters, **options, out=out), problem)
+    y = given.x if layout == other else other.empty(problem.shape, problem.dtype).tensor
+    assert_same_bits(found, function(given.x, *parameters, **forward, out=(y, *[None] * 3)), problem)
+
+
+def running_of(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Running statistics before the call."""
+    generator = torch.Generator("cuda").manual_seed(problem.seed + 1)
+    mean = torch.randn(problem.channels, generator=generator, device="cuda", dtype=problem.statistics) + problem.mean
+    return mean, torch.rand(problem.channels, generator=generator, device="cuda", dtype=problem.statistics) + 0.5
+
+
+def channel_call(problem: Problem, given: Arrays, running: tuple[Tensor, Tensor], **options: Any) -> Any:
+    parameters = (given.weight, given.bias)
+    options |= {"eps": problem.eps, "activation": problem.activation, "return_stats": True}
+    if problem.op == "group_norm":
+        return normact.group_norm(given.x, problem.groups, *parameters, **options)
+    if problem.op == "instance_norm":
+        return normact.instance_norm(given.x, *parameters, *running, use_input_stats=problem.training, **options)
+    options |= {"training": problem.training, "addend": given.addend, "return_mask": problem.slope_from == "mask"}
+    return normact.batch_norm(given.x, *parameters, *running, **options)
+
+
+def channel_backward(problem: Problem, given: Arrays, found: Any, **options: Any) -> Any:
+    parameters = (given.weight, given.bias)
+    options |= {"mean": found.mean, "rstd": found.rstd, "activation": problem.activation}
+    if problem.op == "group_norm":
+        return normact.group_norm_backward(given.dy, given.x, problem.groups, *parameters, **options)
+    if problem.op == "instance_norm":
+        options["use_input_stats"] = problem.training
+        return normact.instance_norm_backward(given.dy, given.x, *parameters, **options)
+    slope = {"x": {}, "y": {"y": found.y}, "mask": {"mask": getattr(found, "mask", None)}}[problem.slope_from]
+    addend = given.addend if problem.slope_from == "x" else None
+    options |= {**slope, "training": problem.training, "addend": addend, "return_daddend": problem.addend is not None}
+    return normact.batch_norm_backward(given.dy, given.x, *parameters, **options)
+
+
+def check_running(problem: Problem, want: Forward, before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]) -> None:
+    count = want.xhat.values.numel() // want.mean.values.numel()
+    variance = (want.rstd.values**-2 - problem.eps) * count / (count - 1)
+    relative = 4 * (want.rstd.bound / want.rstd.values).amax() * count / (count - 1) + 64 * problem.norm.u
+    news = (want.mean, Bounded(variance, relative * (variance + problem.eps)))
+    for name, old, new, found in zip(("running_mean", "running_var"), before, news, after, strict=True):
+        values, bound = (part.mean(0).flatten() if part.ndim == 4 else part for part in new)
+        momentum = Bounded(0.9 * old + 0.1 * values, 0.1 * bound + 4 * problem.norm.u * (old.abs() + values.abs()))
+        assert_close(found, momentum, f"{name} of {problem}")
+
+
+def check_channels(problem: Problem, layout: Layout, other: Layout) -> None:
+    given, before = arrays(problem, layout, other), running_of(problem)
+    running = tuple(statistic.clone() for statistic in before)
+    x, addend = problem.sets(given.x).double(), None if given.addend is None else problem.sets(given.addend).double()
+    wide = (x, *map(problem.parameter_sets, (given.weight, given.bias)), addend)
+    if problem.training:
+        want = problem.norm.forward(*wide)
+    else:
+        mean, variance = (problem.parameter_sets(statistic) for statistic in before)
+        want = problem.norm.from_statistics(*wide, mean, torch.rsqrt(variance + problem.eps))
+    rest = [None] * (3 if problem.op == "batch_norm" else 2)
+    out = [other.empty(problem.shape, problem.dtype), *rest]
+    spoil_workspaces()
+    found = channel_call(problem, given, running, out=tensors(out))
+    assert_untouched(out, str(problem))
+    check_forward(problem, want, found)
+    if problem.training and problem.op != "group_norm":
+        check_running(problem, want, before, running)
+
+    grads = outputs(problem, other, given, problem.addend)
+    grads = grads if problem.op == "batch_norm" else grads[:3]
+    spoil_workspaces()
+    gradients = channel_backward(problem, given, found, out=tensors(grads))
+    assert_untouched(grads, f"the backward of {problem}")
+    expected = problem.norm.backward(problem.sets(given.dy).double(), *wide, problem.training, want)
+    check_gradients(problem, expected, gradients)
+    if problem.addend is not None:
+        assert_close(problem.sets(gradients.daddend), expected.dh, f"daddend of {problem}")
+    out = (given.dy, *tensors(outputs(problem, other, given, problem.addend))[1 : len(grads)])
+    assert_same_bits(gradients, channel_backward(problem, given, found, out=out), problem)
+    if problem.slope_from != "mask":
+        y = given.x if layout == other else other.empty(problem.shape, problem.dtype).tensor
+        again = channel_call(problem, given, tuple(map(torch.clone, before)), out=(y, *rest))
+        assert_same_bits(found, again, problem)
