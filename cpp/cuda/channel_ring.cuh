@@ -77,12 +77,13 @@ struct RingShare : ClusterBlocks {
   int turns;                // sets of the team
   int first;                // pack of the block
   int count;                // packs of the block
-  int packs;                // of a working thread; where sets have several channels, of all of a warp
+  int packs;                // of a working thread
   int first_plane, planes;  // of the set, that the block has packs of
   SharedAddress ring;       // in which the thread's packs lie
 
+  /// whole: all lanes of a warp have as many packs, and the compiler is to know it.
   __device__ __forceinline__ RingShare(const PlaneSpace& space, const RingDivision& division, ChannelRingBarriers& of,
-                                       int tensors_)
+                                       int tensors_, bool whole)
       : ClusterBlocks{division.warps, division.blocks, static_cast<int>(blockIdx.x % division.blocks)},
         s(space),
         d(division),
@@ -94,7 +95,7 @@ struct RingShare : ClusterBlocks {
         teams(gridDim.x / blocks),
         first(rank * d.packs_a_block),
         count(packs_of(rank)),
-        packs(warp < warps ? ceil_of(count - (kSeveral ? warp * kWarp : static_cast<int>(threadIdx.x))) : 0),
+        packs(warp < warps ? ceil_of(count - (whole ? warp * kWarp : static_cast<int>(threadIdx.x))) : 0),
         first_plane(static_cast<int>(s.by_run.quotient(static_cast<unsigned>(first)))),
         planes(static_cast<int>(s.by_run.quotient(static_cast<unsigned>(first + count - 1))) + 1 - first_plane),
         ring(shared_address(channel_shared)) {

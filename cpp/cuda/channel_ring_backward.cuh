@@ -329,7 +329,8 @@ __global__ void __launch_bounds__(kChannelRingThreads, 1)
   __shared__ BlockMemory block_memory;
   auto& [exchange, barriers] = at_known_address(block_memory);
   const ChannelView* const third = kSeveral || kIdentity<T, Act> ? nullptr : slope_view(p);
-  const RingShare<T, 3, kSeveral> share(space, division, barriers, third != nullptr ? 3 : 2);
+  // A plane of several is whole rounds of a warp (plan_channel_rings.cpp), and so is what a block has of a set.
+  const RingShare<T, 3, kSeveral> share(space, division, barriers, third != nullptr ? 3 : 2, kSeveral);
   if (share.serves()) exchange.init(share.warps, share.givers());
   if (share.fetches() && share.lane == 0) share.init_barriers();
   start_after_previous();

@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kChannelRingThreads, 1)
   __shared__ BlockMemory block_memory;
   auto& [exchange, barriers] = at_known_address(block_memory);
   const bool adds = p.addend.data != nullptr;
-  const RingShare<T, 2, kSeveral> share(space, division, barriers, adds ? 2 : 1);
+  const RingShare<T, 2, kSeveral> share(space, division, barriers, adds ? 2 : 1, false);
   if (share.serves()) exchange.init(share.warps, share.givers());
   if (share.fetches() && share.lane == 0) share.init_barriers();
   start_after_previous();
