@@ -15,13 +15,14 @@ namespace normact::cuda {
 /// Whether a reader has to wait for what another block of its launch hands it.
 enum class Arrival : uint8_t { there, awaited };
 
+constexpr uint64_t kAbsentPair = ~uint64_t{0};  // two NaNs that no arithmetic makes
+
 /// Numbers in the workspace, that one block may hand another: past the L1 cache, in pairs that arrive whole, each for
-/// itself. What has not arrived is absent: two NaNs that no arithmetic makes. So data needs neither a flag nor a fence:
-/// a store, and loads until it is seen.
+/// itself. What has not arrived is absent. So data needs neither a flag nor a fence: a store, and loads until it is
+/// seen.
 template <class A, int kNumbers>
 struct Handed {
   static constexpr int kPairs = kNumbers / 2;
-  static constexpr uint64_t kAbsent = ~uint64_t{0};
   uint64_t pair[kPairs];
 
   __device__ __forceinline__ void load(const void* from) {
@@ -42,7 +43,7 @@ struct Handed {
     }
   }
   /// Whether all of it is there.
-  __device__ __forceinline__ bool there() const { return pair[0] != kAbsent && pair[kPairs - 1] != kAbsent; }
+  __device__ __forceinline__ bool there() const { return pair[0] != kAbsentPair && pair[kPairs - 1] != kAbsentPair; }
   /// Returns when all of it is there.
   __device__ __forceinline__ void wait(const void* from) {
     while (!there()) {
@@ -140,13 +141,16 @@ __device__ __forceinline__ void for_each_handed(const Numbers* entries, unsigned
 /// itself, in the shadow of the first copies: a memset before it would cost 2.3 us in a graph (H200).
 class AbsentSums {
  public:
-  /// All threads, before anything else. needed: whether they hand each other any; end: behind these.
+  /// All threads, before anything else. needed: whether they hand each other any; begin: at 16 bytes; end: behind
+  /// these, at a pair.
   __device__ __forceinline__ AbsentSums(bool needed, void* begin, void* end) : needed_(needed) {
     if (!needed_) return;
-    const auto count = static_cast<unsigned>((static_cast<char*>(end) - static_cast<char*>(begin)) / sizeof(uint4));
-    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
+    const auto pairs = static_cast<unsigned>((static_cast<char*>(end) - static_cast<char*>(begin)) / sizeof(uint64_t));
+    const unsigned first = blockIdx.x * blockDim.x + threadIdx.x;
+    for (unsigned i = first; i < pairs / 2; i += gridDim.x * blockDim.x) {
       static_cast<uint4*>(begin)[i] = {~0u, ~0u, ~0u, ~0u};
     }
+    if (pairs % 2 != 0 && first == 0) static_cast<uint64_t*>(begin)[pairs - 1] = kAbsentPair;
     token_ = cooperative_groups::this_grid().barrier_arrive();
   }
   /// All threads, once, before the first sums are stored.
