@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms of up to some millions of elements as hypothesis draws them, and their tensors on a GPU."""
+"""Norms of up to some millions of elements as hypothesis draws them, and their tensors, on PyTorch's default device."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from large_reference import ACTIVATIONS, HALF_ULP, Activation, Norm, unit_of
+from large_reference import ACTIVATIONS, HALF_ULP, Activation, Inputs, Norm, unit_of
 
-MAX_BITS = 24  # elements are fewer than 2^MAX_BITS
 ROWS, CHANNELS = ("layer_norm", "rms_norm"), ("batch_norm", "group_norm", "instance_norm")
 DTYPES = tuple(HALF_ULP)
 PLANES = ((1,), (7, 7), (14, 14), (15, 15), (28, 28), (56, 56), (112, 112), (224, 224), (4, 28, 28))
@@ -31,7 +30,7 @@ class Layout:
         for axis, gap in zip(reversed(self.order), reversed(self.gaps), strict=True):
             strides[axis] = step
             step *= shape[axis] + gap
-        storage = torch.full((self.offset + step + 64,), math.nan, dtype=dtype, device="cuda")
+        storage = torch.full((self.offset + step + 64,), math.nan, dtype=dtype)
         return Guarded(storage, storage.as_strided(shape, strides, self.offset))
 
 
@@ -51,7 +50,7 @@ class Guarded:
 def spoil_workspaces() -> None:
     """What PyTorch hands out next has numbers in it that are none of a call's own."""
     for bits_of_size in range(8, 24, 2):
-        torch.full((1 << bits_of_size,), 3.0, device="cuda")
+        torch.full((1 << bits_of_size,), 3.0)
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,7 @@ class Problem:
     def norm(self) -> Norm:
         """Over the dimensions of sets()."""
         over = (1,) if self.by_rows else (0, 2, 3) if self.op == "batch_norm" else (2, 3)
-        u = unit_of(self.dtype)
-        return Norm(over, self.op != "rms_norm", self.eps, u, Activation(self.activation, u))
+        return Norm(over, self.op != "rms_norm", self.eps, Activation(self.activation, unit_of(self.dtype)))
 
     def sets(self, tensor: torch.Tensor) -> torch.Tensor:
         """[rows, columns] or [samples, groups, channels of a group, places] of a tensor in the problem's shape."""
@@ -96,13 +94,22 @@ class Problem:
         moved = tensor.movedim(self.axes[0], 1)
         return moved.reshape(self.shape[0], groups, self.channels // groups, -1)
 
-    def parameter_sets(self, tensor: torch.Tensor | None) -> torch.Tensor | None:
+    def parameter_sets(self, tensor: torch.Tensor) -> torch.Tensor:
         """The same of a weight or a bias, so that it broadcasts."""
-        if tensor is None:
-            return None
         groups = self.groups if self.op == "group_norm" else self.channels
         wide = tensor.double()
         return wide.reshape(1, -1) if self.by_rows else wide.reshape(1, groups, self.channels // groups, 1)
+
+    def inputs(
+        self, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, addend: torch.Tensor | None
+    ) -> Inputs:
+        """The reference's."""
+        return Inputs(
+            self.sets(x).double(),
+            None if weight is None else self.parameter_sets(weight),
+            None if bias is None else self.parameter_sets(bias),
+            None if addend is None else self.sets(addend).double(),
+        )
 
     @property
     def columns(self) -> int:
@@ -128,10 +135,10 @@ class Arrays:
 
 def arrays(problem: Problem, layout: Layout, other: Layout) -> Arrays:
     """x in one layout, dy and an addend in the other."""
-    generator = torch.Generator("cuda").manual_seed(problem.seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(problem.seed)
 
     def draw(shape: tuple[int, ...], mean: float = 0.0) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, device="cuda") + mean
+        return torch.randn(shape, generator=generator) + mean
 
     def lay(where: Layout, dtype: torch.dtype, mean: float = 0.0) -> torch.Tensor:
         return where.empty(problem.shape, dtype).tensor.copy_(draw(problem.shape, mean))
@@ -173,7 +180,7 @@ def layouts(draw: st.DrawFn, ndim: int) -> Layout:
     gap = st.sampled_from([0, 0, 0, 0, 0, 0, 1, 8])
     none = draw(st.booleans())
     return Layout(
-        draw(st.permutations(axes)).copy() if order is None else order,
+        tuple(draw(st.permutations(axes))) if order is None else order,
         tuple(0 if none else draw(gap) for _ in axes),
         0 if none else draw(st.sampled_from([0, 0, 1, 4, 8])),
     )
@@ -195,14 +202,15 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
-def row_problems(draw: st.DrawFn) -> Problem:
-    given, total = options(draw), draw(st.integers(8, MAX_BITS))
+def row_problems(draw: st.DrawFn, most: int) -> Problem:
+    """Of at most 2^most elements, or of as few more as one sample has."""
+    given, total = options(draw), draw(st.integers(8, most))
     if draw(st.booleans()):
-        columns = draw(sizes(20))
+        columns = draw(sizes(min(20, most)))
         shape, axes = (draw(sizes(total - bits(columns), fills=draw(st.booleans()))), columns), (1,)
     else:
         planes = draw(st.sampled_from(PLANES[1:]))
-        columns = draw(sizes(min(12, MAX_BITS - bits(*planes))))
+        columns = draw(sizes(min(12, most - bits(*planes))))
         samples = draw(sizes(total - bits(columns, *planes), fills=draw(st.booleans())))
         shape = (samples, columns, *planes)
         axes = draw(st.sampled_from([(1,), (1,), (1, 2), (0, 2), (1, len(shape) - 1), tuple(range(1, len(shape)))]))
@@ -213,10 +221,10 @@ def row_problems(draw: st.DrawFn) -> Problem:
 
 
 @st.composite
-def channel_problems(draw: st.DrawFn) -> Problem:
-    given, op, total = options(draw), draw(st.sampled_from(CHANNELS)), draw(st.integers(8, MAX_BITS))
+def channel_problems(draw: st.DrawFn, most: int) -> Problem:
+    given, op, total = options(draw), draw(st.sampled_from(CHANNELS)), draw(st.integers(8, most))
     planes = draw(st.sampled_from(PLANES)) if draw(st.booleans()) else (draw(sizes(9)), draw(sizes(9)))
-    channels = draw(sizes(min(11, MAX_BITS - bits(*planes))))
+    channels = draw(sizes(min(11, most - bits(*planes))))
     samples = draw(sizes(min(10, total - bits(channels, *planes)), fills=draw(st.booleans())))
     groups = draw(st.sampled_from([g for g in range(1, channels + 1) if channels % g == 0]))
     each = math.prod(planes) * (samples if op == "batch_norm" else channels // groups if op == "group_norm" else 1)

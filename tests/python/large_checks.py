@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,17 +26,17 @@ def outputs(problem: Problem, layout: Layout, given: Arrays, daddend: torch.dtyp
     return [layout.empty(problem.shape, problem.dtype), *parameters, more]
 
 
-def tensors(guarded: list[Guarded | None]) -> tuple[Tensor | None, ...]:
+def tensors(guarded: Sequence[Guarded | None]) -> tuple[Tensor | None, ...]:
     return tuple(None if one is None else one.tensor for one in guarded)
 
 
-def assert_untouched(guarded: list[Guarded | None], where: str) -> None:
+def assert_untouched(guarded: Sequence[Guarded | None], where: str) -> None:
     for index, one in enumerate(guarded):
         if one is not None:
             one.assert_untouched(f"output {index} of {where}")
 
 
-def assert_same_bits(found: Any, again: Any, problem: Problem) -> None:
+def assert_same_bits(found: Any, again: Any, problem: object) -> None:
     for name in found._fields:
         first, second = getattr(found, name), getattr(again, name)
         assert (first is None) == (second is None), f"{name} of {problem}"
@@ -72,8 +73,8 @@ def check_rows(problem: Problem, layout: Layout, other: Layout) -> None:
     if given.addend is not None:
         s, exactly = found.residual, given.x.double() + given.addend.double()
         assert torch.equal(s, exactly.to(s.dtype)), f"sum of {problem}"
-    wide = (problem.sets(s).double(), *map(problem.parameter_sets, parameters), None)
-    want = problem.norm.forward(*wide)
+    wide = problem.inputs(s, *parameters, None)
+    want = problem.norm.forward(wide)
     check_forward(problem, want, found)
 
     statistics = {"rstd": found.rstd} if found.mean is None else {"mean": found.mean, "rstd": found.rstd}
@@ -84,10 +85,12 @@ def check_rows(problem: Problem, layout: Layout, other: Layout) -> None:
     spoil_workspaces()
     gradients = backward(given.dy, s, *parameters, **options, out=tensors(grads))
     assert_untouched(grads, f"the backward of {problem}")
-    expected = problem.norm.backward(problem.sets(given.dy).double(), *wide, True, want)
+    expected = problem.norm.backward(problem.sets(given.dy).double(), wide, want, training=True)
     if given.addend is not None:
         more, (dx, bound) = problem.sets(given.addend).double(), expected.dx
-        expected = expected._replace(dx=Bounded(dx + more, bound + 4 * problem.norm.u * (more.abs() + dx.abs())))
+        expected = expected._replace(
+            dx=Bounded(dx + more, bound + 4 * problem.norm.activation.u * (more.abs() + dx.abs()))
+        )
     check_gradients(problem, expected, gradients)
     if mixed:
         assert_close(problem.sets(gradients.daddend), expected.dx, f"daddend of {problem}")
@@ -98,14 +101,22 @@ def check_rows(problem: Problem, layout: Layout, other: Layout) -> None:
     assert_same_bits(found, function(given.x, *parameters, **forward, out=(y, *[None] * 3)), problem)
 
 
-def running_of(problem: Problem) -> tuple[Tensor, Tensor]:
+class Running(NamedTuple):
+    mean: Tensor
+    var: Tensor
+
+    def copy(self) -> Running:
+        return Running(self.mean.clone(), self.var.clone())
+
+
+def running_of(problem: Problem) -> Running:
     """Running statistics before the call."""
-    generator = torch.Generator("cuda").manual_seed(problem.seed + 1)
-    mean = torch.randn(problem.channels, generator=generator, device="cuda", dtype=problem.statistics) + problem.mean
-    return mean, torch.rand(problem.channels, generator=generator, device="cuda", dtype=problem.statistics) + 0.5
+    generator = torch.Generator(torch.get_default_device()).manual_seed(problem.seed + 1)
+    mean = torch.randn(problem.channels, generator=generator, dtype=problem.statistics) + problem.mean
+    return Running(mean, torch.rand(problem.channels, generator=generator, dtype=problem.statistics) + 0.5)
 
 
-def channel_call(problem: Problem, given: Arrays, running: tuple[Tensor, Tensor], **options: Any) -> Any:
+def channel_call(problem: Problem, given: Arrays, running: Running, **options: Any) -> Any:
     parameters = (given.weight, given.bias)
     options |= {"eps": problem.eps, "activation": problem.activation, "return_stats": True}
     if problem.op == "group_norm":
@@ -130,27 +141,28 @@ def channel_backward(problem: Problem, given: Arrays, found: Any, **options: Any
     return normact.batch_norm_backward(given.dy, given.x, *parameters, **options)
 
 
-def check_running(problem: Problem, want: Forward, before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]) -> None:
+def check_running(problem: Problem, want: Forward, before: Running, after: Running) -> None:
     count = want.xhat.values.numel() // want.mean.values.numel()
     variance = (want.rstd.values**-2 - problem.eps) * count / (count - 1)
-    relative = 4 * (want.rstd.bound / want.rstd.values).amax() * count / (count - 1) + 64 * problem.norm.u
+    relative = 4 * (want.rstd.bound / want.rstd.values).amax() * count / (count - 1) + 64 * problem.norm.activation.u
     news = (want.mean, Bounded(variance, relative * (variance + problem.eps)))
     for name, old, new, found in zip(("running_mean", "running_var"), before, news, after, strict=True):
         values, bound = (part.mean(0).flatten() if part.ndim == 4 else part for part in new)
-        momentum = Bounded(0.9 * old + 0.1 * values, 0.1 * bound + 4 * problem.norm.u * (old.abs() + values.abs()))
+        momentum = Bounded(
+            0.9 * old + 0.1 * values, 0.1 * bound + 4 * problem.norm.activation.u * (old.abs() + values.abs())
+        )
         assert_close(found, momentum, f"{name} of {problem}")
 
 
 def check_channels(problem: Problem, layout: Layout, other: Layout) -> None:
     given, before = arrays(problem, layout, other), running_of(problem)
-    running = tuple(statistic.clone() for statistic in before)
-    x, addend = problem.sets(given.x).double(), None if given.addend is None else problem.sets(given.addend).double()
-    wide = (x, *map(problem.parameter_sets, (given.weight, given.bias)), addend)
+    running = before.copy()
+    wide = problem.inputs(given.x, given.weight, given.bias, given.addend)
     if problem.training:
-        want = problem.norm.forward(*wide)
+        want = problem.norm.forward(wide)
     else:
         mean, variance = (problem.parameter_sets(statistic) for statistic in before)
-        want = problem.norm.from_statistics(*wide, mean, torch.rsqrt(variance + problem.eps))
+        want = problem.norm.from_statistics(wide, mean, torch.rsqrt(variance + problem.eps))
     rest = [None] * (3 if problem.op == "batch_norm" else 2)
     out = [other.empty(problem.shape, problem.dtype), *rest]
     spoil_workspaces()
@@ -165,7 +177,7 @@ def check_channels(problem: Problem, layout: Layout, other: Layout) -> None:
     spoil_workspaces()
     gradients = channel_backward(problem, given, found, out=tensors(grads))
     assert_untouched(grads, f"the backward of {problem}")
-    expected = problem.norm.backward(problem.sets(given.dy).double(), *wide, problem.training, want)
+    expected = problem.norm.backward(problem.sets(given.dy).double(), wide, want, training=problem.training)
     check_gradients(problem, expected, gradients)
     if problem.addend is not None:
         assert_close(problem.sets(gradients.daddend), expected.dh, f"daddend of {problem}")
@@ -173,5 +185,5 @@ def check_channels(problem: Problem, layout: Layout, other: Layout) -> None:
     assert_same_bits(gradients, channel_backward(problem, given, found, out=out), problem)
     if problem.slope_from != "mask":
         y = given.x if layout == other else other.empty(problem.shape, problem.dtype).tensor
-        again = channel_call(problem, given, tuple(map(torch.clone, before)), out=(y, *rest))
+        again = channel_call(problem, given, before.copy(), out=(y, *rest))
         assert_same_bits(found, again, problem)

@@ -6,19 +6,17 @@ large_checks.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from hypothesis import strategies as st
 
 import normact
-from large_cases import DTYPES, MAX_BITS, PLANES, Guarded, Layout, bits, sizes, spoil_workspaces
+from large_cases import DTYPES, PLANES, Guarded, Layout, bits, sizes, spoil_workspaces
 from large_checks import assert_same_bits, assert_untouched, tensors
 from large_reference import ACTIVATIONS, Activation, Bounded, assert_close, gated, reduced, unit_of
 
 Tensor = torch.Tensor
-FROM_OUTPUT = ("relu", "sigmoid", "tanh")
-SPLIT, INTERLEAVED = "split", "interleaved"
 
 
 @dataclass(frozen=True)
@@ -35,46 +33,65 @@ class Problem:
     def activation(self) -> Activation:
         return Activation(self.kind, unit_of(self.dtype))
 
-    def along(self, bias: Tensor | None) -> Tensor | float:
-        return 0.0 if bias is None else bias.double().reshape([-1] + [1] * (len(self.shape) - 1 - self.axis))
+    def along(self, bias: Tensor) -> Tensor:
+        """A bias, wide, so that it broadcasts."""
+        return bias.double().reshape([-1] + [1] * (len(self.shape) - 1 - self.axis))
+
+    def biased(self, x: Tensor, bias: Tensor | None) -> Bounded:
+        wide = x.double() if bias is None else x.double() + self.along(bias)
+        return Bounded(wide, 2 * self.activation.u * wide.abs())
+
+    def check_bias(self, found: Tensor, bias: Tensor, terms: Bounded, name: str) -> None:
+        like = self.along(bias)
+        bound = reduced(terms.bound + 64 * self.activation.u * terms.values.abs(), like)
+        assert_close(found, Bounded(reduced(terms.values, like), bound), f"{name} of {self}")
+
+    def halves(self, tensor: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+        """Of a packed gate."""
+        if self.source == "split":
+            first, second = tensor.chunk(2, axis)
+        else:
+            first, second = tensor.unflatten(axis, (-1, 2)).unbind(axis + 1)
+        return first, second
 
 
 @st.composite
-def _shapes(draw: st.DrawFn) -> tuple[int, ...]:
+def _shapes(draw: st.DrawFn, most: int) -> tuple[int, ...]:
+    total, fills = draw(st.integers(8, most)), draw(st.booleans())
     if draw(st.booleans()):
-        columns = draw(sizes(16))
-        return draw(sizes(MAX_BITS - bits(columns))), columns
+        columns = draw(sizes(min(16, most)))
+        return draw(sizes(total - bits(columns), fills=fills)), columns
     planes = draw(st.sampled_from(PLANES))
-    channels = draw(sizes(min(11, MAX_BITS - bits(*planes))))
-    return draw(sizes(MAX_BITS - bits(channels, *planes))), channels, *planes
+    channels = draw(sizes(min(11, most - bits(*planes))))
+    return draw(sizes(total - bits(channels, *planes), fills=fills)), channels, *planes
 
 
 @st.composite
-def _problems(draw: st.DrawFn, sources: dict[str, tuple[str, ...]], others: tuple[str, ...]) -> Problem:
-    shape, dtype, kind = draw(_shapes()), draw(st.sampled_from(DTYPES)), draw(st.sampled_from(tuple(ACTIVATIONS)))
+def _problems(draw: st.DrawFn, most: int, sources: dict[str, tuple[str, ...]], others: tuple[str, ...]) -> Problem:
+    shape, dtype, kind = draw(_shapes(most)), draw(st.sampled_from(DTYPES)), draw(st.sampled_from(tuple(ACTIVATIONS)))
     bias = draw(st.sampled_from([None, dtype, torch.float64 if dtype == torch.float64 else torch.float32]))
     source = draw(st.sampled_from(sources.get(kind, others)))
     axis, seed = draw(st.integers(0, len(shape) - 1)), draw(st.integers(0, 1 << 20))
     return Problem(kind, shape, axis, dtype, bias, source, seed)
 
 
-def activation_problems() -> st.SearchStrategy[Problem]:
-    return _problems({"relu": ("x", "y", "mask"), "sigmoid": ("x", "y"), "tanh": ("x", "y")}, ("x",))
+def activation_problems(most: int) -> st.SearchStrategy[Problem]:
+    return _problems(most, {"relu": ("x", "y", "mask"), "sigmoid": ("x", "y"), "tanh": ("x", "y")}, ("x",))
 
 
-def gated_problems() -> st.SearchStrategy[Problem]:
-    return _problems({}, ("separate", SPLIT, INTERLEAVED))
+def gated_problems(most: int) -> st.SearchStrategy[Problem]:
+    return _problems(most, {}, ("separate", "split", "interleaved"))
 
 
 class _Drawn:
     """Tensors of a problem, one after the other."""
 
     def __init__(self, problem: Problem):
-        self._generator = torch.Generator("cuda").manual_seed(problem.seed)
+        self._generator = torch.Generator(torch.get_default_device()).manual_seed(problem.seed)
         self._problem = problem
 
     def plain(self, *shape: int) -> Tensor:
-        return torch.randn(shape, generator=self._generator, device="cuda")
+        return torch.randn(shape, generator=self._generator)
 
     def lay(self, layout: Layout, shape: tuple[int, ...]) -> Tensor:
         return layout.empty(shape, self._problem.dtype).tensor.copy_(2 * self.plain(*shape))
@@ -90,7 +107,7 @@ def _row(size: int, dtype: torch.dtype | None) -> Guarded | None:
 def check_activation(problem: Problem, layout: Layout, other: Layout) -> None:
     draw, size = _Drawn(problem), problem.shape[problem.axis]
     x, dy, bias = draw.lay(layout, problem.shape), draw.lay(other, problem.shape), draw.bias(size)
-    options = {"bias": bias, "axis": problem.axis}
+    options: dict[str, Any] = {"bias": bias, "axis": problem.axis}
     out = [other.empty(problem.shape, problem.dtype)]
     masked = problem.source == "mask"
     where = (out[0].tensor, None) if masked else out[0].tensor
@@ -98,8 +115,7 @@ def check_activation(problem: Problem, layout: Layout, other: Layout) -> None:
     found = normact.activation(x, problem.kind, **options, return_mask=masked, out=where)
     y, mask = found if masked else (found, None)
     assert_untouched(out, str(problem))
-    wide = x.double() + problem.along(bias)
-    h = Bounded(wide, 2 * problem.activation.u * wide.abs())
+    h = problem.biased(x, bias)
     assert_close(y, problem.activation.value(h), f"y of {problem}")
 
     wants = x if problem.source == "x" else None
@@ -108,14 +124,13 @@ def check_activation(problem: Problem, layout: Layout, other: Layout) -> None:
     spoil_workspaces()
     gradients = normact.activation_backward(dy, wants, problem.kind, **options, **more, out=tensors(grads))
     assert_untouched(grads, f"the backward of {problem}")
-    dh, bound = problem.activation.backward(dy.double(), h)
-    if problem.source == "y":  # whose rounding is amplified where the slope is y * (1 - y) and the like
-        bound = bound + dy.double().abs() * 2.1 * (y.double() - problem.activation.value(h).values).abs()
-    assert_close(gradients.dx, Bounded(dh, bound), f"dx of {problem}")
+    dh = problem.activation.backward(dy.double(), h)
+    if problem.source == "y":  # its rounding is seen where the slope is y * (1 - y) and the like
+        amplified = 2.1 * dy.double().abs() * (y.double() - problem.activation.value(h).values).abs()
+        dh = Bounded(dh.values, dh.bound + amplified)
+    assert_close(gradients.dx, dh, f"dx of {problem}")
     if bias is not None:
-        like = problem.along(bias)
-        terms = reduced(bound + 64 * problem.activation.u * dh.abs(), like)
-        assert_close(gradients.dbias, Bounded(reduced(dh, like), terms), f"dbias of {problem}")
+        problem.check_bias(gradients.dbias, bias, dh, "dbias")
     more["out"] = (dy, *tensors([_row(size, problem.bias)]))
     assert_same_bits(gradients, normact.activation_backward(dy, wants, problem.kind, **options, **more), problem)
     again = x if layout == other else other.empty(problem.shape, problem.dtype).tensor
@@ -123,47 +138,49 @@ def check_activation(problem: Problem, layout: Layout, other: Layout) -> None:
     assert torch.equal(again, y), f"y of {problem}: other bits the second time"
 
 
+class _Gate(NamedTuple):
+    gate: Tensor  # and up and bias, as the functions take them
+    up: Tensor | None
+    bias: Any
+    halves: tuple[Tensor, Tensor]  # gate and up
+    biases: tuple[Tensor, Tensor] | None
+
+
+def _gate(problem: Problem, layout: Layout, draw: _Drawn) -> _Gate:
+    axis, size = problem.axis, problem.shape[problem.axis]
+    if problem.source == "separate":
+        halves = draw.lay(layout, problem.shape), draw.lay(layout, problem.shape)
+        first, second = draw.bias(size), draw.bias(size)
+        biases = None if first is None or second is None else (first, second)
+        return _Gate(*halves, biases, halves, biases)
+    shape = (*problem.shape[:axis], 2 * size, *problem.shape[axis + 1 :])
+    both, bias = draw.lay(layout, shape), draw.bias(2 * size)
+    return _Gate(both, None, bias, problem.halves(both, axis), None if bias is None else problem.halves(bias, 0))
+
+
 def check_gated(problem: Problem, layout: Layout, other: Layout) -> None:
-    draw, axis, packed = _Drawn(problem), problem.axis, problem.source != "separate"
-    size, shape = problem.shape[axis], list(problem.shape)
-    dy = draw.lay(other, problem.shape)
-    options: dict[str, Any] = {"kind": problem.kind, "axis": axis}
+    draw = _Drawn(problem)
+    dy, gate = draw.lay(other, problem.shape), _gate(problem, layout, draw)
+    options: dict[str, Any] = {"kind": problem.kind, "axis": problem.axis, "bias": gate.bias}
+    packed = problem.source != "separate"
     if packed:
-        shape[axis] *= 2
-        both, bias = draw.lay(layout, tuple(shape)), draw.bias(2 * size)
-        inputs: tuple[Tensor, ...] = (both,)
-        options |= {"layout": problem.source, "bias": bias}
-        gate, up = halves(problem, both, axis)
-        biases = (None, None) if bias is None else halves(problem, bias, 0)
-    else:
-        inputs = gate, up = (draw.lay(layout, problem.shape) for _ in range(2))
-        biases = (draw.bias(size), draw.bias(size))
-        options["bias"] = None if problem.bias is None else biases
-        inputs = (gate, up)
+        options["layout"] = problem.source
     out = [other.empty(problem.shape, problem.dtype)]
-    y = normact.gated(*inputs, **options, out=out[0].tensor)
-    assert_untouched(out, str(problem))
-    wide = [half.double() + problem.along(bias) for half, bias in zip((gate, up), biases, strict=True)]
-    bounded = [Bounded(half, 2 * problem.activation.u * half.abs()) for half in wide]
-    value, dgate, dup = gated(dy.double(), *bounded, problem.activation)
-    assert_close(y, value, f"y of {problem}")
     spoil_workspaces()
-    found = normact.gated_backward(dy, *inputs, **options)
-    if packed:
-        gradients = halves(problem, found.dx, axis)
-        sums = (None, None) if found.dbias is None else halves(problem, found.dbias, 0)
-    else:
-        gradients, sums = (found.dgate, found.dup), (found.dgate_bias, found.dup_bias)
-    for name, gradient, total, want, bias in zip(("gate", "up"), gradients, sums, (dgate, dup), biases, strict=True):
-        assert_close(gradient, want, f"d{name} of {problem}")
-        if bias is not None:
-            like = problem.along(bias)
-            terms = reduced(want.bound + 64 * problem.activation.u * want.values.abs(), like)
-            assert_close(total, Bounded(reduced(want.values, like), terms), f"d{name}_bias of {problem}")
-    assert_same_bits(found, normact.gated_backward(dy, *inputs, **options), problem)
+    y = normact.gated(gate.gate, gate.up, **options, out=out[0].tensor)
+    assert_untouched(out, str(problem))
+    gate_bias, up_bias = gate.biases or (None, None)
+    biased = problem.biased(gate.halves[0], gate_bias), problem.biased(gate.halves[1], up_bias)
+    value, *wanted = gated(dy.double(), *biased, problem.activation)
+    assert_close(y, value, f"y of {problem}")
 
-
-def halves(problem: Problem, tensor: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    if problem.source == SPLIT:
-        return tensor.chunk(2, axis)
-    return tensor.unflatten(axis, (-1, 2)).unbind(axis + 1)
+    spoil_workspaces()
+    found = normact.gated_backward(dy, gate.gate, gate.up, **options)
+    gradients = problem.halves(found.dx, problem.axis) if packed else (found.dgate, found.dup)
+    for name, gradient, want in zip(("dgate", "dup"), gradients, wanted, strict=True):
+        assert_close(gradient, want, f"{name} of {problem}")
+    if gate.biases is not None:
+        sums = problem.halves(found.dbias, 0) if packed else (found.dgate_bias, found.dup_bias)
+        for name, total, bias, want in zip(("dgate_bias", "dup_bias"), sums, gate.biases, wanted, strict=True):
+            problem.check_bias(total, bias, want, name)
+    assert_same_bits(found, normact.gated_backward(dy, gate.gate, gate.up, **options), problem)

@@ -46,6 +46,15 @@ class Bounded(NamedTuple):
     bound: Tensor
 
 
+class Inputs(NamedTuple):
+    """Of a norm, float64, broadcasting against each other."""
+
+    x: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+    addend: Tensor | None
+
+
 class Forward(NamedTuple):
     y: Bounded
     mean: Bounded
@@ -92,45 +101,54 @@ class Activation(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """A norm of float64 tensors that broadcast against each other, over the dimensions `over`."""
+    """A norm over the dimensions `over`."""
 
     over: tuple[int, ...]
     centred: bool  # whether the mean is subtracted
     eps: float
-    u: float
     activation: Activation
 
-    def forward(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, addend: Tensor | None) -> Forward:
-        mean = x.mean(self.over, keepdim=True) if self.centred else x.new_zeros(())
-        rstd = torch.rsqrt((x - mean).square().mean(self.over, keepdim=True) + self.eps)
-        return self.from_statistics(x, weight, bias, addend, mean, rstd)
+    @property
+    def rounding(self) -> float:
+        return ROUNDINGS * self.activation.u
 
-    def from_statistics(self, x, weight, bias, addend, mean: Tensor, rstd: Tensor) -> Forward:
+    def forward(self, given: Inputs) -> Forward:
+        mean = given.x.mean(self.over, keepdim=True) if self.centred else given.x.new_zeros(())
+        variance = (given.x - mean).square().mean(self.over, keepdim=True)
+        return self.from_statistics(given, mean, torch.rsqrt(variance + self.eps))
+
+    def from_statistics(self, given: Inputs, mean: Tensor, rstd: Tensor) -> Forward:
         far = (1 + mean.abs() * rstd) / math.sqrt(ROUNDINGS)  # x - mean may be 0, but not the roundings in mean
-        xhat = (x - mean) * rstd
-        size = xhat.abs() + far
-        h, xhat = xhat, Bounded(xhat, ROUNDINGS * self.u * size)
-        if weight is not None:
-            h, size = h * weight, size * weight.abs()
-        for shift in (bias, addend):
+        xhat = h = (given.x - mean) * rstd
+        size = xhat_size = xhat.abs() + far
+        if given.weight is not None:
+            h, size = h * given.weight, size * given.weight.abs()
+        for shift in (given.bias, given.addend):
             if shift is not None:
                 h, size = h + shift, size + shift.abs()
-        h = Bounded(h, ROUNDINGS * self.u * (size + h.abs()))
-        mean = Bounded(mean, ROUNDINGS * self.u * (mean.abs() + 1 / rstd))
-        rstd = Bounded(rstd, ROUNDINGS * self.u * rstd * (1 + far))
-        return Forward(self.activation.value(h), mean, rstd, h, xhat)
+        bounded = Bounded(h, self.rounding * (size + h.abs()))
+        return Forward(
+            self.activation.value(bounded),
+            Bounded(mean, self.rounding * (mean.abs() + 1 / rstd)),
+            Bounded(rstd, self.rounding * rstd * (1 + far)),
+            bounded,
+            Bounded(xhat, self.rounding * xhat_size),
+        )
 
-    def backward(self, dy: Tensor, x, weight, bias, addend, training: bool, forward: Forward) -> Backward:
+    def backward(self, dy: Tensor, given: Inputs, forward: Forward, *, training: bool) -> Backward:
         """From the statistics of the forward; without training these are constants."""
+        weight, bias = given.weight, given.bias
         with torch.enable_grad():
-            leaf = x.detach().requires_grad_()
-            again = self.forward(leaf, weight, bias, addend) if training else None
-            if again is None:
-                again = self.from_statistics(leaf, weight, bias, addend, forward.mean.values, forward.rstd.values)
+            leaf = given.x.detach().requires_grad_()
+            of_leaf = given._replace(x=leaf)
+            if training:
+                again = self.forward(of_leaf)
+            else:
+                again = self.from_statistics(of_leaf, forward.mean.values, forward.rstd.values)
             (dx,) = torch.autograd.grad(again.y.values, leaf, dy)
         dh, dh_bound = self.activation.backward(dy, forward.h)
         scale = forward.rstd.values if weight is None else forward.rstd.values * weight.abs()
-        terms, xhat = ROUNDINGS * self.u * dh.abs() + dh_bound, forward.xhat.bound / (ROUNDINGS * self.u)
+        terms, xhat = self.rounding * dh.abs() + dh_bound, forward.xhat.bound / self.rounding
         g = terms * scale
         dx_bound = g
         if training:

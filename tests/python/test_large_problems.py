@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms and activations of up to 2^24 elements on a GPU, whatever they are asked for.
+"""Norms and activations of any size, whatever they are asked for: on a GPU of up to 2^24 elements and more.
 
 What fits test_properties.py and test_channel_properties.py takes few of a GPU's plans. HYPOTHESIS_PROFILE=search looks
 20 times longer.
@@ -7,9 +7,8 @@ What fits test_properties.py and test_channel_properties.py takes few of a GPU's
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,28 +16,21 @@ from large_cases import channel_problems, layouts, row_problems
 from large_checks import check_channels, check_rows
 from large_pointwise import activation_problems, check_activation, check_gated, gated_problems
 
-pytestmark = pytest.mark.cuda
+SEARCHES = {
+    "rows": (row_problems, check_rows),
+    "channels": (channel_problems, check_channels),
+    "activations": (activation_problems, check_activation),
+    "gated": (gated_problems, check_gated),
+}
+MOST = {"cpu": 15, "cuda": 24}  # elements, as a power of two
 
 
+@pytest.mark.parametrize("where", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("what", SEARCHES)
 @given(data=st.data())
-def test_rows(device: Any, data: st.DataObject) -> None:
-    problem = data.draw(row_problems())
-    check_rows(problem, *(data.draw(layouts(len(problem.shape))) for _ in range(2)))
-
-
-@given(data=st.data())
-def test_channels(device: Any, data: st.DataObject) -> None:
-    problem = data.draw(channel_problems())
-    check_channels(problem, *(data.draw(layouts(len(problem.shape))) for _ in range(2)))
-
-
-@given(data=st.data())
-def test_activations(device: Any, data: st.DataObject) -> None:
-    problem = data.draw(activation_problems())
-    check_activation(problem, *(data.draw(layouts(len(problem.shape))) for _ in range(2)))
-
-
-@given(data=st.data())
-def test_gated(device: Any, data: st.DataObject) -> None:
-    problem = data.draw(gated_problems())
-    check_gated(problem, *(data.draw(layouts(len(problem.shape))) for _ in range(2)))
+def test_any_problem(what: str, where: str, data: st.DataObject) -> None:
+    problems, check = SEARCHES[what]
+    problem = data.draw(problems(MOST[where]))
+    drawn = layouts(len(problem.shape))
+    with torch.device(where):
+        check(problem, data.draw(drawn), data.draw(drawn))
