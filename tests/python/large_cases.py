@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -221,8 +222,8 @@ def row_problems(draw: st.DrawFn, most: int) -> Problem:
 
 
 @st.composite
-def channel_problems(draw: st.DrawFn, most: int) -> Problem:
-    given, op, total = options(draw), draw(st.sampled_from(CHANNELS)), draw(st.integers(8, most))
+def channel_problems(draw: st.DrawFn, most: int, ops: tuple[str, ...] = CHANNELS) -> Problem:
+    given, op, total = options(draw), draw(st.sampled_from(ops)), draw(st.integers(8, most))
     planes = draw(st.sampled_from(PLANES)) if draw(st.booleans()) else (draw(sizes(9)), draw(sizes(9)))
     channels = draw(sizes(min(11, most - bits(*planes))))
     samples = draw(sizes(min(10, total - bits(channels, *planes)), fills=draw(st.booleans())))
@@ -234,3 +235,8 @@ def channel_problems(draw: st.DrawFn, most: int) -> Problem:
         if given["activation"] == "relu":
             given["slope_from"] = draw(st.sampled_from(["x", "y", "mask"]))
     return Problem(op, (samples, channels, *planes), (1,), groups=groups, **given)
+
+
+def part_problems(most: int) -> st.SearchStrategy[Problem]:
+    """Batch norms in training."""
+    return channel_problems(most, ("batch_norm",)).map(lambda problem: dataclasses.replace(problem, training=True))

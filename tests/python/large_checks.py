@@ -187,3 +187,46 @@ def check_channels(problem: Problem, layout: Layout, other: Layout) -> None:
         y = given.x if layout == other else other.empty(problem.shape, problem.dtype).tensor
         again = channel_call(problem, given, before.copy(), out=(y, *rest))
         assert_same_bits(found, again, problem)
+
+
+def check_parts(problem: Problem, layout: Layout, other: Layout) -> None:
+    """A batch norm in parts, whose samples are divided between two; one of them may have none."""
+    given = arrays(problem, layout, other)
+    cut = problem.shape[0] * 2 // 3
+    wide = problem.inputs(given.x, given.weight, given.bias, given.addend)
+    want = problem.norm.forward(wide)
+    expected = problem.norm.backward(problem.sets(given.dy).double(), wide, want, training=True)
+    parts = (slice(0, cut), slice(cut, problem.shape[0]))
+    spoil_workspaces()
+    moments = torch.stack([normact.batch_norm_statistics(given.x[part]) for part in parts])
+    merged = normact.batch_norm_merge(moments, eps=problem.eps)
+    assert_close(merged.mean, want.mean, f"mean of {problem}")
+    assert_close(merged.rstd, want.rstd, f"rstd of {problem}")
+
+    y, dx, daddend = (other.empty(problem.shape, problem.dtype) for _ in range(3))
+    options: dict[str, Any] = {"mean": merged.mean, "rstd": merged.rstd, "activation": problem.activation}
+    parameters = (given.weight, given.bias)
+    addends = [None if given.addend is None else given.addend[part] for part in parts]
+    for part, addend in zip(parts, addends, strict=True):
+        normact.batch_norm_apply(given.x[part], *parameters, **options, addend=addend, out=y.tensor[part])
+    assert_close(problem.sets(y.tensor), want.y, f"y of {problem}")
+
+    from_y = problem.slope_from == "y"
+    slopes: list[dict[str, Any]] = [
+        {"y": y.tensor[part]} if from_y else {"addend": addend} for part, addend in zip(parts, addends, strict=True)
+    ]
+    inputs = [(given.dy[part], given.x[part], *parameters) for part in parts]
+    spoil_workspaces()
+    first, second = (normact.batch_norm_reduce(*of, **options, **s) for of, s in zip(inputs, slopes, strict=True))
+    sums = first + second
+    for found, bounded, name in zip(sums, (expected.dweight, expected.dbias), ("dweight", "dbias"), strict=True):
+        if bounded is not None:
+            assert_close(found, bounded, f"{name} of {problem}")
+    options |= {"sums": sums, "count": moments[:, 2].sum(0), "return_daddend": given.addend is not None}
+    for part, of, slope in zip(parts, inputs, slopes, strict=True):
+        out = (dx.tensor[part], None, None, None if given.addend is None else daddend.tensor[part])
+        normact.batch_norm_input_gradient(*of, **options, **slope, out=out)
+    assert_close(problem.sets(dx.tensor), expected.dx, f"dx of {problem}")
+    if given.addend is not None:
+        assert_close(problem.sets(daddend.tensor), expected.dh, f"daddend of {problem}")
+    assert_untouched((y, dx, daddend), str(problem))

@@ -12,13 +12,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from large_cases import channel_problems, layouts, row_problems
-from large_checks import check_channels, check_rows
+from large_cases import channel_problems, layouts, part_problems, row_problems
+from large_checks import check_channels, check_parts, check_rows
 from large_pointwise import activation_problems, check_activation, check_gated, gated_problems
 
 SEARCHES = {
     "rows": (row_problems, check_rows),
     "channels": (channel_problems, check_channels),
+    "parts": (part_problems, check_parts),
     "activations": (activation_problems, check_activation),
     "gated": (gated_problems, check_gated),
 }
