@@ -81,7 +81,7 @@ struct RingShare : ClusterBlocks {
   int first_plane, planes;  // of the set, that the block has packs of
   SharedAddress ring;       // in which the thread's packs lie
 
-  /// whole: all lanes of a warp have as many packs, and the compiler is to know it.
+  /// whole: all lanes of a warp have as many packs, so that the compiler sees loops that none of them leaves early.
   __device__ __forceinline__ RingShare(const PlaneSpace& space, const RingDivision& division, ChannelRingBarriers& of,
                                        int tensors_, bool whole)
       : ClusterBlocks{division.warps, division.blocks, static_cast<int>(blockIdx.x % division.blocks)},

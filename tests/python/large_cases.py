@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from large_reference import ACTIVATIONS, HALF_ULP, Activation, Inputs, Norm, unit_of
+from large_reference import ACTIVATIONS, HALF_ULP, Activation, Inputs, Norm
 
 ROWS, CHANNELS = ("layer_norm", "rms_norm"), ("batch_norm", "group_norm", "instance_norm")
 DTYPES = tuple(HALF_ULP)
+GUARD = 64  # elements around a tensor: so many that it begins in 16 bytes where its storage does
 PLANES = ((1,), (7, 7), (14, 14), (15, 15), (28, 28), (56, 56), (112, 112), (224, 224), (4, 28, 28))
 
 
@@ -31,8 +32,8 @@ class Layout:
         for axis, gap in zip(reversed(self.order), reversed(self.gaps), strict=True):
             strides[axis] = step
             step *= shape[axis] + gap
-        storage = torch.full((self.offset + step + 64,), math.nan, dtype=dtype)
-        return Guarded(storage, storage.as_strided(shape, strides, self.offset))
+        storage = torch.full((GUARD + self.offset + step + GUARD,), math.nan, dtype=dtype)
+        return Guarded(storage, storage.as_strided(shape, strides, GUARD + self.offset))
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Problem:
     def norm(self) -> Norm:
         """Over the dimensions of sets()."""
         over = (1,) if self.by_rows else (0, 2, 3) if self.op == "batch_norm" else (2, 3)
-        return Norm(over, self.op != "rms_norm", self.eps, Activation(self.activation, unit_of(self.dtype)))
+        return Norm(over, self.op != "rms_norm", self.eps, Activation(self.activation, self.dtype))
 
     def sets(self, tensor: torch.Tensor) -> torch.Tensor:
         """[rows, columns] or [samples, groups, channels of a group, places] of a tensor in the problem's shape."""
@@ -138,14 +139,13 @@ def arrays(problem: Problem, layout: Layout, other: Layout) -> Arrays:
     """x in one layout, dy and an addend in the other."""
     generator = torch.Generator(torch.get_default_device()).manual_seed(problem.seed)
 
-    def draw(shape: tuple[int, ...], mean: float = 0.0) -> torch.Tensor:
-        return torch.randn(shape, generator=generator) + mean
-
     def lay(where: Layout, dtype: torch.dtype, mean: float = 0.0) -> torch.Tensor:
-        return where.empty(problem.shape, dtype).tensor.copy_(draw(problem.shape, mean))
+        values = uneven(normal(problem.shape, dtype, generator), problem.seed) + mean
+        return where.empty(problem.shape, dtype).tensor.copy_(values)
 
     def parameter(wanted: bool) -> torch.Tensor | None:
-        return draw(problem.parameter_shape).to(problem.parameters) if wanted else None
+        dtype = problem.parameters
+        return normal(problem.parameter_shape, dtype, generator).to(dtype) if wanted else None
 
     return Arrays(
         lay(layout, problem.dtype, problem.mean),
@@ -154,6 +154,21 @@ def arrays(problem: Problem, layout: Layout, other: Layout) -> Arrays:
         parameter(problem.weight),
         parameter(problem.bias),
     )
+
+
+def normal(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """fp32, or of more digits where the dtype has them."""
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    return torch.randn(shape, generator=generator, dtype=wide)
+
+
+def uneven(values: torch.Tensor, seed: int) -> torch.Tensor:
+    """Larger at the end of some axes, so that a sum which leaves that out is seen to."""
+    edge = torch.zeros_like(values, dtype=torch.bool)
+    for axis in range(values.ndim):
+        if seed >> axis & 1:
+            edge.select(axis, -1).fill_(True)
+    return torch.where(edge, 32 * values, values)
 
 
 @st.composite
@@ -166,7 +181,15 @@ def sizes(draw: st.DrawFn, bits: int, *, fills: bool = False) -> int:
         st.integers(1 << max(bits - 1, 0), 1 << bits) if fills else st.integers(1, 1 << draw(st.integers(0, bits)))
     )
     multiple = draw(st.sampled_from([1, 1, 2, 4, 8, 16, 32, 64]))
-    return max(size // multiple * multiple, 1)
+    return size if size < multiple else size // multiple * multiple
+
+
+FILLS = st.sampled_from([True, True, False])
+
+
+def totals(most: int) -> st.SearchStrategy[int]:
+    """Elements of a problem, as a power of two: any, or large."""
+    return st.one_of(st.integers(8, most), *[st.integers(most - 4, most)] * 2)
 
 
 def bits(*counts: int) -> int:
@@ -204,15 +227,15 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def row_problems(draw: st.DrawFn, most: int) -> Problem:
-    """Of at most 2^most elements, or of as few more as one sample has."""
-    given, total = options(draw), draw(st.integers(8, most))
+    """Of 2^most elements or fewer, or of one sample."""
+    given, total = options(draw), draw(totals(most))
     if draw(st.booleans()):
         columns = draw(sizes(min(20, most)))
-        shape, axes = (draw(sizes(total - bits(columns), fills=draw(st.booleans()))), columns), (1,)
+        shape, axes = (draw(sizes(total - bits(columns), fills=draw(FILLS))), columns), (1,)
     else:
         planes = draw(st.sampled_from(PLANES[1:]))
         columns = draw(sizes(min(12, most - bits(*planes))))
-        samples = draw(sizes(total - bits(columns, *planes), fills=draw(st.booleans())))
+        samples = draw(sizes(total - bits(columns, *planes), fills=draw(FILLS)))
         shape = (samples, columns, *planes)
         axes = draw(st.sampled_from([(1,), (1,), (1, 2), (0, 2), (1, len(shape) - 1), tuple(range(1, len(shape)))]))
     if draw(st.integers(0, 2)) == 0:
@@ -223,10 +246,10 @@ def row_problems(draw: st.DrawFn, most: int) -> Problem:
 
 @st.composite
 def channel_problems(draw: st.DrawFn, most: int, ops: tuple[str, ...] = CHANNELS) -> Problem:
-    given, op, total = options(draw), draw(st.sampled_from(ops)), draw(st.integers(8, most))
+    given, op, total = options(draw), draw(st.sampled_from(ops)), draw(totals(most))
     planes = draw(st.sampled_from(PLANES)) if draw(st.booleans()) else (draw(sizes(9)), draw(sizes(9)))
     channels = draw(sizes(min(11, most - bits(*planes))))
-    samples = draw(sizes(min(10, total - bits(channels, *planes)), fills=draw(st.booleans())))
+    samples = draw(sizes(min(14, total - bits(channels, *planes)), fills=draw(FILLS)))
     groups = draw(st.sampled_from([g for g in range(1, channels + 1) if channels % g == 0]))
     each = math.prod(planes) * (samples if op == "batch_norm" else channels // groups if op == "group_norm" else 1)
     given["training"] = op == "group_norm" or (each > 1 and draw(st.integers(0, 3)) > 0)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a norm of large_cases.py: right, the same bits again (in place, if it can), and nothing beside its outputs."""
+"""Run a norm of large_cases.py: right, nothing written beside its outputs, and whole norms with the same values again,
+in place, if it can.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +47,7 @@ def assert_same_bits(found: Any, again: Any, problem: object) -> None:
 
 def check_forward(problem: Problem, want: Forward, found: Any) -> None:
     assert_close(problem.sets(found.y), want.y, f"y of {problem}")
+    assert (found.mean is not None) == problem.norm.centred, f"mean of {problem}"
     if found.mean is not None:
         assert_close(found.mean, want.mean, f"mean of {problem}")
     assert_close(found.rstd, want.rstd, f"rstd of {problem}")
@@ -171,6 +174,8 @@ def check_channels(problem: Problem, layout: Layout, other: Layout) -> None:
     check_forward(problem, want, found)
     if problem.training and problem.op != "group_norm":
         check_running(problem, want, before, running)
+    else:
+        assert_same_bits(before, running, problem)
 
     grads = outputs(problem, other, given, problem.addend)
     grads = grads if problem.op == "batch_norm" else grads[:3]
@@ -183,14 +188,13 @@ def check_channels(problem: Problem, layout: Layout, other: Layout) -> None:
         assert_close(problem.sets(gradients.daddend), expected.dh, f"daddend of {problem}")
     out = (given.dy, *tensors(outputs(problem, other, given, problem.addend))[1 : len(grads)])
     assert_same_bits(gradients, channel_backward(problem, given, found, out=out), problem)
-    if problem.slope_from != "mask":
-        y = given.x if layout == other else other.empty(problem.shape, problem.dtype).tensor
-        again = channel_call(problem, given, before.copy(), out=(y, *rest))
-        assert_same_bits(found, again, problem)
+    in_place = layout == other and problem.slope_from != "mask"  # with a mask not every plan can
+    y = given.x if in_place else other.empty(problem.shape, problem.dtype).tensor
+    assert_same_bits(found, channel_call(problem, given, before.copy(), out=(y, *rest)), problem)
 
 
 def check_parts(problem: Problem, layout: Layout, other: Layout) -> None:
-    """A batch norm in parts, whose samples are divided between two; one of them may have none."""
+    """A batch norm in parts, whose samples are divided between two; one of them may have none. Slopes from x or y."""
     given = arrays(problem, layout, other)
     cut = problem.shape[0] * 2 // 3
     wide = problem.inputs(given.x, given.weight, given.bias, given.addend)

@@ -12,9 +12,9 @@ import torch
 from hypothesis import strategies as st
 
 import normact
-from large_cases import DTYPES, PLANES, Guarded, Layout, bits, sizes, spoil_workspaces
+from large_cases import DTYPES, FILLS, PLANES, Guarded, Layout, bits, normal, sizes, spoil_workspaces, totals, uneven
 from large_checks import assert_same_bits, assert_untouched, tensors
-from large_reference import ACTIVATIONS, Activation, Bounded, assert_close, gated, reduced, unit_of
+from large_reference import ACTIVATIONS, Activation, Bounded, assert_close, gated, reduced
 
 Tensor = torch.Tensor
 
@@ -31,7 +31,7 @@ class Problem:
 
     @property
     def activation(self) -> Activation:
-        return Activation(self.kind, unit_of(self.dtype))
+        return Activation(self.kind, self.dtype)
 
     def along(self, bias: Tensor) -> Tensor:
         """A bias, wide, so that it broadcasts."""
@@ -57,7 +57,7 @@ class Problem:
 
 @st.composite
 def _shapes(draw: st.DrawFn, most: int) -> tuple[int, ...]:
-    total, fills = draw(st.integers(8, most)), draw(st.booleans())
+    total, fills = draw(totals(most)), draw(FILLS)
     if draw(st.booleans()):
         columns = draw(sizes(min(16, most)))
         return draw(sizes(total - bits(columns), fills=fills)), columns
@@ -90,14 +90,18 @@ class _Drawn:
         self._generator = torch.Generator(torch.get_default_device()).manual_seed(problem.seed)
         self._problem = problem
 
-    def plain(self, *shape: int) -> Tensor:
-        return torch.randn(shape, generator=self._generator)
-
     def lay(self, layout: Layout, shape: tuple[int, ...]) -> Tensor:
-        return layout.empty(shape, self._problem.dtype).tensor.copy_(2 * self.plain(*shape))
+        dtype = self._problem.dtype
+        return layout.empty(shape, dtype).tensor.copy_(2 * normal(shape, dtype, self._generator))
+
+    def gradient(self, layout: Layout, shape: tuple[int, ...]) -> Tensor:
+        dtype = self._problem.dtype
+        values = uneven(normal(shape, dtype, self._generator), self._problem.seed)
+        return layout.empty(shape, dtype).tensor.copy_(values)
 
     def bias(self, size: int) -> Tensor | None:
-        return None if self._problem.bias is None else self.plain(size).to(self._problem.bias)
+        dtype = self._problem.bias
+        return None if dtype is None else normal((size,), dtype, self._generator).to(dtype)
 
 
 def _row(size: int, dtype: torch.dtype | None) -> Guarded | None:
@@ -106,7 +110,7 @@ def _row(size: int, dtype: torch.dtype | None) -> Guarded | None:
 
 def check_activation(problem: Problem, layout: Layout, other: Layout) -> None:
     draw, size = _Drawn(problem), problem.shape[problem.axis]
-    x, dy, bias = draw.lay(layout, problem.shape), draw.lay(other, problem.shape), draw.bias(size)
+    x, dy, bias = draw.lay(layout, problem.shape), draw.gradient(other, problem.shape), draw.bias(size)
     options: dict[str, Any] = {"bias": bias, "axis": problem.axis}
     out = [other.empty(problem.shape, problem.dtype)]
     masked = problem.source == "mask"
@@ -158,9 +162,19 @@ def _gate(problem: Problem, layout: Layout, draw: _Drawn) -> _Gate:
     return _Gate(both, None, bias, problem.halves(both, axis), None if bias is None else problem.halves(bias, 0))
 
 
+def _gate_gradients(problem: Problem, layout: Layout) -> list[Guarded | None]:
+    """Where those of gate, up and their biases go, or of what is packed and its bias."""
+    axis, size = problem.axis, problem.shape[problem.axis]
+    if problem.source == "separate":
+        halves = [layout.empty(problem.shape, problem.dtype) for _ in range(2)]
+        return [*halves, *(_row(size, problem.bias) for _ in range(2))]
+    shape = (*problem.shape[:axis], 2 * size, *problem.shape[axis + 1 :])
+    return [layout.empty(shape, problem.dtype), _row(2 * size, problem.bias)]
+
+
 def check_gated(problem: Problem, layout: Layout, other: Layout) -> None:
     draw = _Drawn(problem)
-    dy, gate = draw.lay(other, problem.shape), _gate(problem, layout, draw)
+    dy, gate = draw.gradient(other, problem.shape), _gate(problem, layout, draw)
     options: dict[str, Any] = {"kind": problem.kind, "axis": problem.axis, "bias": gate.bias}
     packed = problem.source != "separate"
     if packed:
@@ -175,7 +189,9 @@ def check_gated(problem: Problem, layout: Layout, other: Layout) -> None:
     assert_close(y, value, f"y of {problem}")
 
     spoil_workspaces()
-    found = normact.gated_backward(dy, gate.gate, gate.up, **options)
+    grads = _gate_gradients(problem, layout)
+    found = normact.gated_backward(dy, gate.gate, gate.up, **options, out=tensors(grads))
+    assert_untouched(grads, f"the backward of {problem}")
     gradients = problem.halves(found.dx, problem.axis) if packed else (found.dgate, found.dup)
     for name, gradient, want in zip(("dgate", "dup"), gradients, wanted, strict=True):
         assert_close(gradient, want, f"{name} of {problem}")
@@ -183,4 +199,5 @@ def check_gated(problem: Problem, layout: Layout, other: Layout) -> None:
         sums = problem.halves(found.dbias, 0) if packed else (found.dgate_bias, found.dup_bias)
         for name, total, bias, want in zip(("dgate_bias", "dup_bias"), sums, gate.biases, wanted, strict=True):
             problem.check_bias(total, bias, want, name)
-    assert_same_bits(found, normact.gated_backward(dy, gate.gate, gate.up, **options), problem)
+    again = tensors(_gate_gradients(problem, layout))
+    assert_same_bits(found, normact.gated_backward(dy, gate.gate, gate.up, **options, out=again), problem)
