@@ -66,8 +66,8 @@ def test_small_planes_side_by_side(device: Device, dtype: str) -> None:
 
 @pytest.mark.parametrize(("shape", "groups"), [((1, 192, 84, 84), 3), ((19, 656, 16, 17), 1)], ids=str)
 def test_what_other_calls_left_in_the_workspace(device: Device, shape: tuple[int, ...], groups: int) -> None:
-    """Teams whose blocks (of 132 multiprocessors) hand each other an odd number of pairs one way. In calls with another x
-    between, a pair of that call was once taken for one of this, where a block came late.
+    """Teams whose blocks (of 132 multiprocessors) hand each other an odd number of pairs one way. In calls with another
+    x between, a pair of that call was once taken for one of this, where a block came late.
     """
     rng = np.random.default_rng(17)
     xs = [channels_last(device, rng.standard_normal(shape) * scale, "bfloat16") for scale in (1, 1, 5)]
