@@ -92,15 +92,13 @@ class Problem:
         if self.by_rows:
             ends = tuple(range(-len(self.axes), 0))
             return tensor.movedim(self.axes, ends).flatten(-len(self.axes)).reshape(-1, self.columns)
-        groups = self.groups if self.op == "group_norm" else self.channels
         moved = tensor.movedim(self.axes[0], 1)
-        return moved.reshape(self.shape[0], groups, self.channels // groups, -1)
+        return moved.reshape(self.shape[0], *self.grouped, -1)
 
     def parameter_sets(self, tensor: torch.Tensor) -> torch.Tensor:
         """The same of a weight or a bias, so that it broadcasts."""
-        groups = self.groups if self.op == "group_norm" else self.channels
         wide = tensor.double()
-        return wide.reshape(1, -1) if self.by_rows else wide.reshape(1, groups, self.channels // groups, 1)
+        return wide.reshape(1, -1) if self.by_rows else wide.reshape(1, *self.grouped, 1)
 
     def inputs(
         self, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, addend: torch.Tensor | None
@@ -120,6 +118,12 @@ class Problem:
     @property
     def channels(self) -> int:
         return self.shape[self.axes[0]]
+
+    @property
+    def grouped(self) -> tuple[int, int]:
+        """What is normalised together among the channels: so many, each of so many channels."""
+        groups = self.groups if self.op == "group_norm" else self.channels
+        return groups, self.channels // groups
 
     @property
     def parameter_shape(self) -> tuple[int, ...]:

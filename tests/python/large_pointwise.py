@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import normact
 from large_cases import DTYPES, FILLS, PLANES, Guarded, Layout, bits, normal, sizes, spoil_workspaces, totals, uneven
 from large_checks import assert_same_bits, assert_untouched, tensors
-from large_reference import ACTIVATIONS, Activation, Bounded, assert_close, gated, reduced
+from large_reference import ACTIVATIONS, ROUNDINGS, Activation, Bounded, assert_close, gated, reduced
 
 Tensor = torch.Tensor
 
@@ -43,7 +43,7 @@ class Problem:
 
     def check_bias(self, found: Tensor, bias: Tensor, terms: Bounded, name: str) -> None:
         like = self.along(bias)
-        bound = reduced(terms.bound + 64 * self.activation.u * terms.values.abs(), like)
+        bound = reduced(terms.bound + ROUNDINGS * self.activation.u * terms.values.abs(), like)
         assert_close(found, Bounded(reduced(terms.values, like), bound), f"{name} of {self}")
 
     def halves(self, tensor: Tensor, axis: int) -> tuple[Tensor, Tensor]:
@@ -139,7 +139,11 @@ def check_activation(problem: Problem, layout: Layout, other: Layout) -> None:
     assert_same_bits(gradients, normact.activation_backward(dy, wants, problem.kind, **options, **more), problem)
     again = x if layout == other else other.empty(problem.shape, problem.dtype).tensor
     normact.activation(x, problem.kind, **options, out=again)
-    assert torch.equal(again, y), f"y of {problem}: other bits the second time"
+    assert_same_bits(_Output(y), _Output(again), problem)
+
+
+class _Output(NamedTuple):
+    y: Tensor
 
 
 class _Gate(NamedTuple):

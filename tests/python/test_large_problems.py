@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms and activations of any size, whatever they are asked for: on a GPU of up to 2^24 elements and more.
+"""Norms and activations of any size, whatever they are asked for: on a GPU of up to 2^24 elements.
 
 What fits test_properties.py and test_channel_properties.py takes few of a GPU's plans. HYPOTHESIS_PROFILE=search looks
 20 times longer.
