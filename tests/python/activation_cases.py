@@ -7,7 +7,6 @@ then the activation's own error and the roundings after it.
 
 from __future__ import annotations
 
-import functools
 import math
 import zlib
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import reference_activation as reference
 import tolerance
 from cases import Expected
 from normact import _core
+from remembered import remembered
 
 KINDS = tuple(_core.ACTIVATIONS)
 FROM_OUTPUT = tuple(kind for kind in KINDS if hasattr(reference, f"{kind}_slope_from_output"))
@@ -142,7 +142,7 @@ class Inputs:
     dy: np.ndarray
 
 
-@functools.lru_cache(maxsize=64)
+@remembered
 def inputs(problem: Problem) -> Inputs:
     rng = np.random.default_rng(zlib.crc32(repr(problem).encode()))
     drawn = (1, *problem.shape[1:]) if problem.equal_rows else problem.shape
@@ -220,7 +220,7 @@ class GatedInputs:
     dy: np.ndarray
 
 
-@functools.lru_cache(maxsize=64)
+@remembered
 def gated_inputs(problem: GatedProblem) -> GatedInputs:
     rng = np.random.default_rng(zlib.crc32(repr(problem).encode()))
     size = (problem.shape[problem.axis],)

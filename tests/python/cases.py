@@ -6,7 +6,6 @@ A Problem is a value; its inputs and its expected results are made once and shar
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import zlib
@@ -17,6 +16,7 @@ import numpy as np
 
 import reference
 import tolerance
+from remembered import remembered
 
 if TYPE_CHECKING:
     from activation_cases import Kind
@@ -143,7 +143,7 @@ class Expected:
     dtype: str
 
 
-@functools.lru_cache(maxsize=64)
+@remembered
 def inputs(problem: Problem) -> Inputs:
     rng = np.random.default_rng(zlib.crc32(repr(problem).encode()))
 
@@ -188,7 +188,7 @@ def _forward(problem: Problem, s, weight, bias) -> reference.Forward:
     )
 
 
-@functools.lru_cache(maxsize=64)
+@remembered
 def expected_forward(problem: Problem) -> dict[str, Expected]:
     """y, residual (if there is one), mean (layer norm) and rstd."""
     given = inputs(problem)
@@ -216,7 +216,7 @@ def expected_forward(problem: Problem) -> dict[str, Expected]:
     return found
 
 
-@functools.lru_cache(maxsize=64)
+@remembered
 def expected_backward(problem: Problem) -> dict[str, Expected]:
     """dx, with a stream of its own dtype daddend, and dweight and dbias where the problem has a weight and a bias,
     from the inputs' statistics.

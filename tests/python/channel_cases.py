@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import zlib
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import tolerance
 from activation_cases import Kind
 from cases import Expected, activated, slopes
 from cases import Problem as RowProblem
+from remembered import remembered
 
 OPERATIONS = ("batch_norm", "group_norm", "instance_norm")
 
@@ -131,7 +131,7 @@ class Inputs:
     rstd: np.ndarray
 
 
-@functools.lru_cache(maxsize=64)
+@remembered
 def inputs(problem: Problem) -> Inputs:
     rng = np.random.default_rng(zlib.crc32(repr(problem).encode()))
 
@@ -217,7 +217,7 @@ def statistics_bounds(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndar
     )
 
 
-@functools.lru_cache(maxsize=64)
+@remembered
 def expected_forward(problem: Problem) -> dict[str, Expected]:
     """y, mean and rstd."""
     mean, rstd, mean_bound, rstd_bound = statistics_bounds(problem)
@@ -265,7 +265,7 @@ class Slopes:
     positive: np.ndarray
 
 
-@functools.lru_cache(maxsize=16)
+@remembered
 def slope_sources(problem: Problem) -> Slopes:
     given = inputs(problem)
     zero = np.zeros(problem.statistics_shape).reshape(-1)
@@ -281,7 +281,7 @@ def packed(positive: np.ndarray, channel_axis: int, channels_last: bool) -> np.n
     return np.packbits(positive.ravel(), bitorder="little")
 
 
-@functools.lru_cache(maxsize=64)
+@remembered
 def expected_backward(problem: Problem) -> dict[str, Expected]:
     """dx, and dweight, dbias and daddend where the problem has weight, bias and addend; from the inputs' statistics."""
     return expected_backward_from(problem, inputs(problem).mean, inputs(problem).rstd)

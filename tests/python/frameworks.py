@@ -50,12 +50,12 @@ class Torch(Numpy):
 
 
 class Jax(Numpy):
-    """JAX."""
+    """JAX, on the CPU also where its default is a GPU."""
 
     def array(self, values: np.ndarray, dtype: str) -> Any:
         import jax
 
-        return jax.numpy.asarray(values, dtype=dtype)
+        return jax.numpy.asarray(values, dtype=dtype, device=jax.devices("cpu")[0])
 
     def address(self, array: Any) -> int:
         return array.unsafe_buffer_pointer()
