@@ -17,6 +17,8 @@ import devices
 
 # A compiled graph that an earlier build of normact left on the disk may call operators as they were then.
 os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
+# Else JAX takes three quarters of a GPU's memory, from the other workers of a run and from PyTorch, at its first array.
+os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 
 # The same examples in each run: a failure in CI is a failure here.
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=100)
