@@ -44,6 +44,11 @@ int32_t& row_variant() {
   return variant;
 }
 
+std::atomic<int32_t>& sm_margin() {
+  static std::atomic<int32_t> margin{0};
+  return margin;
+}
+
 namespace {
 
 constexpr size_t kMaxRoom = size_t{1} << 20;  // more than this is not kept

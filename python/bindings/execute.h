@@ -2,6 +2,7 @@
 // What every operation does once its arguments are read: numbers, workspace, the call without the GIL, its status.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <new>
 
@@ -29,6 +30,9 @@ struct NormActivation {
 
 /// The row kernel that this thread's calls are forced to; AUTO if none is.
 int32_t& row_variant();
+
+/// The multiprocessors that all calls of the process leave free. Not a thread's: PyTorch's backwards have their own.
+std::atomic<int32_t>& sm_margin();
 
 constexpr size_t kWorkspaceAlignment = 256;
 
@@ -70,7 +74,7 @@ inline void check(normact_status status, const Call& call) {
 /// run(exec) with the workspace that query(exec, bytes) asks for, on the stream of the call. Raises what goes wrong.
 template <class Query, class Run>
 void execute(Call& call, const WorkspaceSource& source, Query query, Run run) {
-  normact_exec exec{sizeof exec, call.stream.handle(), nullptr, 0, row_variant(), 0};
+  normact_exec exec{sizeof exec, call.stream.handle(), nullptr, 0, row_variant(), sm_margin()};
   const auto run_without_gil = [&] {
     nb::gil_scoped_release release;
     return run(&exec);
@@ -94,7 +98,7 @@ void execute(Call& call, const WorkspaceSource& source, Query query, Run run) {
 /// run(exec) of an operation that needs no workspace.
 template <class Run>
 void execute(Call& call, Run run) {
-  const normact_exec exec{sizeof exec, call.stream.handle(), nullptr, 0, row_variant(), 0};
+  const normact_exec exec{sizeof exec, call.stream.handle(), nullptr, 0, row_variant(), sm_margin()};
   const normact_status status = [&] {
     nb::gil_scoped_release release;
     return run(&exec);

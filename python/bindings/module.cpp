@@ -7,6 +7,7 @@
 #include "bindings/batch_norm.h"
 #include "bindings/buffer.h"
 #include "bindings/error.h"
+#include "bindings/execute.h"
 #include "bindings/group_norm.h"
 #include "bindings/norm.h"
 #include "bindings/outputs.h"
@@ -50,6 +51,13 @@ void set_num_threads(int count) {
   if (status != NORMACT_OK) normact::python::raise_status(status, "set_num_threads");
 }
 
+void set_sm_margin(int count) {
+  if (count < 0) normact::python::raise(PyExc_ValueError, "set_sm_margin: count is ", count, "; expected at least 0");
+  normact::python::sm_margin() = count;
+}
+
+int get_sm_margin() { return normact::python::sm_margin(); }
+
 }  // namespace
 
 NB_MODULE(_core, module) {
@@ -73,4 +81,6 @@ NB_MODULE(_core, module) {
   module.def("build_info", &build_info, nb::sig("def build_info(name: str, /) -> str | None"));
   module.def("set_num_threads", &set_num_threads, nb::sig("def set_num_threads(count: int, /) -> None"));
   module.def("get_num_threads", &normact_get_num_threads, nb::sig("def get_num_threads() -> int"));
+  module.def("set_sm_margin", &set_sm_margin, nb::sig("def set_sm_margin(count: int, /) -> None"));
+  module.def("get_sm_margin", &get_sm_margin, nb::sig("def get_sm_margin() -> int"));
 }

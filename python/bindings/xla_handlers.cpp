@@ -9,6 +9,7 @@
 #include <string>
 #include <type_traits>
 
+#include "bindings/execute.h"
 #include "bindings/xla_call.h"
 
 namespace normact::python {
@@ -133,7 +134,7 @@ void run(const xla::Frame& frame) {
   typename Type::Desc desc{};
   desc.struct_size = sizeof desc;
   read(options, &desc);
-  normact_exec exec{sizeof exec, nullptr, nullptr, 0, NORMACT_ROW_AUTO, 0};
+  normact_exec exec{sizeof exec, nullptr, nullptr, 0, NORMACT_ROW_AUTO, sm_margin()};
   int32_t device_type = NORMACT_DEVICE_CPU, device_id = 0;
   if constexpr (kPlatform == Platform::cuda) {
     exec.stream = xla::stream_of(frame);

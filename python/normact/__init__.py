@@ -72,7 +72,15 @@ from normact.gates import (
     swiglu_backward,
 )
 from normact.group_norms import group_norm, group_norm_backward, instance_norm, instance_norm_backward
-from normact.info import build_info, cmake_dir, get_include, get_num_threads, set_num_threads
+from normact.info import (
+    build_info,
+    cmake_dir,
+    get_include,
+    get_num_threads,
+    get_sm_margin,
+    set_num_threads,
+    set_sm_margin,
+)
 from normact.norm import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward, row_variant
 from normact.norm_calls import NormGrads, NormOutput
 
@@ -111,6 +119,7 @@ __all__ = [
     "gelu_tanh_backward",
     "get_include",
     "get_num_threads",
+    "get_sm_margin",
     "glu",
     "glu_backward",
     "group_norm",
@@ -141,6 +150,7 @@ __all__ = [
     "rms_norm_backward",
     "row_variant",
     "set_num_threads",
+    "set_sm_margin",
     "sigmoid",
     "sigmoid_backward",
     "silu",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this installation is, and the CPU threads."""
+"""What this installation is, and how much of a machine it may take: CPU threads, multiprocessors of a GPU."""
 
 from __future__ import annotations
 
@@ -61,3 +61,34 @@ def set_num_threads(count: int) -> None:
 def get_num_threads() -> int:
     """The number of threads that work on the CPU is spread over."""
     return _core.get_num_threads()
+
+
+def set_sm_margin(count: int) -> None:
+    """Set the number of multiprocessors that every call leaves free on a GPU, for what runs beside it.
+
+    Kernels that stay on the GPU for a whole tensor, as most backwards and channel norms have, take all
+    multiprocessors; some start only when they have got them. What overlaps with them, a kernel of NCCL above all, waits
+    as long, or they wait for it. With a margin they take so many fewer. Kernels of many short blocks give way anyway.
+
+    The setting is the process's: it holds for all frameworks and threads, from the next call on; a CUDA graph keeps
+    what it was captured with. Sums may be taken in another order than without a margin, so last bits may differ. 0, the
+    default, leaves none free.
+
+    Raises
+    ------
+    ValueError
+        If count is less than 0.
+
+    Examples
+    --------
+    >>> set_sm_margin(16)
+    >>> get_sm_margin()
+    16
+    >>> set_sm_margin(0)
+    """
+    _core.set_sm_margin(count)
+
+
+def get_sm_margin() -> int:
+    """The number of multiprocessors that every call leaves free on a GPU."""
+    return _core.get_sm_margin()

@@ -350,3 +350,11 @@ def test_thread_count_is_checked():
     with pytest.raises(ValueError, match="set_num_threads: count is 0; expected at least 1"):
         normact.set_num_threads(0)
     assert normact.get_num_threads() == before
+
+
+def test_margin_is_checked():
+    with pytest.raises(ValueError, match="set_sm_margin: count is -1; expected at least 0"):
+        normact.set_sm_margin(-1)
+    with pytest.raises(TypeError):
+        normact.set_sm_margin("16")  # pyright: ignore[reportArgumentType]
+    assert normact.get_sm_margin() == 0
