@@ -5,6 +5,7 @@
 #include "cpu/row_access.h"
 #include "cpu/row_kernels.h"
 #include "cpu/simd_element.h"
+#include "math/cascade_sum.h"
 #include "math/normalize.h"
 
 namespace normact::cpu::NORMACT_ISA {
@@ -58,16 +59,16 @@ void load_parameter(const Operand& parameter, const RowGeometry& geometry, doubl
   }
 }
 
-/// Sums of eight arrays at a time, then of those sums: fp32 keeps its digits.
+/// Of arrays of blocks of rows, or of samples.
 template <class N, class Lanes>
 NORMACT_SIMD Vec<N> sum_of_partials(const N* partials, int64_t stride, int64_t count, Lanes lanes) {
-  Vec<N> total = {};
+  CascadeSum<Vec<N>> total;
   for (int64_t i = 0; i < count; i += 8) {
     Vec<N> part = {};
     for (int64_t k = i; k < i + 8 && k < count; ++k) part += load(partials + k * stride, lanes);
-    total += part;
+    total.add(part);
   }
-  return total;
+  return total.total();
 }
 
 template <class T>

@@ -67,13 +67,15 @@ struct RowBlocks {
 };
 
 constexpr int64_t kMaxBlocks = 64;
-constexpr int64_t kMinBlockRows = 16;  // so that the partial sums are small beside the tensors
+constexpr int64_t kMaxBlockRows = 4096;  // even if there are more blocks then: they are added up one to the other
+constexpr int64_t kMinBlockRows = 16;    // so that the partial sums are small beside the tensors
 constexpr int64_t kMinBlockElements = 16 * 1024;
 
 inline RowBlocks row_blocks(const RowGeometry& geometry) {
   const int64_t rows = geometry.rows, cols = geometry.cols;
   if (cols >= 32 * kChunk || (cols > kChunk && rows < 2 * kMinBlockRows)) return {true, rows, rows > 0 ? 1 : 0};
-  const int64_t block_rows = std::max({kMinBlockRows, ceil_div(kMinBlockElements, cols), ceil_div(rows, kMaxBlocks)});
+  const int64_t share = std::min(ceil_div(rows, kMaxBlocks), kMaxBlockRows);
+  const int64_t block_rows = std::max({kMinBlockRows, ceil_div(kMinBlockElements, cols), share});
   return {false, block_rows, ceil_div(rows, block_rows)};
 }
 

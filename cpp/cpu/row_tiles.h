@@ -18,6 +18,7 @@ constexpr int64_t kMaxTileCols = 16 * 1024;   // the array of 16 rows of these f
 constexpr int64_t kTileElements = 32 * 1024;  // the array's size, as far as kMinTileRows allow
 constexpr int64_t kMinTileRows = 16;          // a vector, or 64 bytes of 16-bit elements in two
 constexpr int64_t kMaxTileRows = 512;
+constexpr int64_t kMaxBlockTiles = 64;  // whose gradients are added one to the other
 static_assert(kMaxTileRows % kActivationStep == 0);
 
 /// How the rows are cut; a function of the shape alone. A line is the rows that differ in the inmost dimension only.
@@ -42,7 +43,7 @@ inline bool in_tiles(const RowProblem& problem) { return problem.adjacent && pro
 inline RowBlocks blocks_of(const RowProblem& problem) {
   if (!in_tiles(problem)) return row_blocks(problem.geometry);
   const int64_t count = row_tiles(problem.geometry).count;
-  const int64_t each = std::max<int64_t>(1, ceil_div(count, kMaxBlocks));
+  const int64_t each = std::clamp<int64_t>(ceil_div(count, kMaxBlocks), 1, kMaxBlockTiles);
   return {false, each, ceil_div(count, each)};
 }
 

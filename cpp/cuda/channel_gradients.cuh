@@ -5,6 +5,7 @@
 
 #include "cuda/channel_slopes.cuh"
 #include "cuda/channel_sums.cuh"
+#include "math/cascade_sum.h"
 
 namespace normact::cuda {
 
@@ -50,15 +51,21 @@ struct ChannelGradients {
   __device__ __forceinline__ void add_up(unsigned block) const {
     const int64_t channel = warp_channel(block);
     if (channel >= channels) return;
-    NumberPair<A> sum{A(0), A(0)};
+    CascadeSum<A> first, second;
+    const int64_t count = batches * parts;
+    for (int64_t begin = threadIdx.x % kWarp; begin < count; begin += 16 * kWarp) {
+      NumberPair<A> sum{A(0), A(0)};
 #pragma unroll 4
-    for (int64_t i = threadIdx.x % kWarp; i < batches * parts; i += kWarp) {
-      const int64_t batch = parts == 1 ? i : i / parts;
-      const auto entry = handed<Arrival::there>(entries + (batch * channels + channel) * parts + (i - batch * parts));
-      sum.first += entry.first;
-      sum.second += entry.second;
+      for (int64_t i = begin; i < begin + 16 * kWarp && i < count; i += kWarp) {
+        const int64_t batch = parts == 1 ? i : i / parts;
+        const auto entry = handed<Arrival::there>(entries + (batch * channels + channel) * parts + (i - batch * parts));
+        sum.first += entry.first;
+        sum.second += entry.second;
+      }
+      first.add(sum.first);
+      second.add(sum.second);
     }
-    sum = {warp_sum(sum.first), warp_sum(sum.second)};
+    const NumberPair<A> sum{warp_sum(first.total()), warp_sum(second.total())};
     if (threadIdx.x % kWarp != 0) return;
     if (dbias.data != nullptr) store_parameter<T>(dbias, channel * dbias.stride, sum.first);
     if (dweight.data != nullptr) store_parameter<T>(dweight, channel * dweight.stride, sum.second);

@@ -21,11 +21,14 @@ PLANES = ((1,), (7, 7), (14, 14), (15, 15), (28, 28), (56, 56), (112, 112), (224
 
 @dataclass(frozen=True)
 class Layout:
-    """Axes from the slowest to the fastest in memory, and elements left out: behind each of these, and in front."""
+    """Axes from the slowest to the fastest in memory, and elements left out: behind each of these, and in front; and
+    axes over which an input that may be is the same, as a sum's gradient is.
+    """
 
     order: tuple[int, ...]
     gaps: tuple[int, ...]
     offset: int
+    expanded: tuple[int, ...] = ()
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Guarded:
         strides, step = [0] * len(shape), 1
@@ -34,6 +37,12 @@ class Layout:
             step *= shape[axis] + gap
         storage = torch.full((GUARD + self.offset + step + GUARD,), math.nan, dtype=dtype)
         return Guarded(storage, storage.as_strided(shape, strides, GUARD + self.offset))
+
+    def input(self, values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        tensor = self.empty(tuple(values.shape), dtype).tensor.copy_(values)
+        for axis in self.expanded:
+            tensor = tensor.narrow(axis, 0, 1).expand(values.shape)
+        return tensor
 
 
 @dataclass(frozen=True)
@@ -143,18 +152,17 @@ def arrays(problem: Problem, layout: Layout, other: Layout) -> Arrays:
     """x in one layout, dy and an addend in the other."""
     generator = torch.Generator(torch.get_default_device()).manual_seed(problem.seed)
 
-    def lay(where: Layout, dtype: torch.dtype, mean: float = 0.0) -> torch.Tensor:
-        values = uneven(normal(problem.shape, dtype, generator), problem.seed) + mean
-        return where.empty(problem.shape, dtype).tensor.copy_(values)
+    def values(dtype: torch.dtype) -> torch.Tensor:
+        return uneven(normal(problem.shape, dtype, generator), problem.seed)
 
     def parameter(wanted: bool) -> torch.Tensor | None:
         dtype = problem.parameters
         return normal(problem.parameter_shape, dtype, generator).to(dtype) if wanted else None
 
     return Arrays(
-        lay(layout, problem.dtype, problem.mean),
-        lay(other, problem.dtype),
-        None if problem.addend is None else lay(other, problem.addend),
+        layout.empty(problem.shape, problem.dtype).tensor.copy_(values(problem.dtype) + problem.mean),
+        other.input(values(problem.dtype), problem.dtype),
+        None if problem.addend is None else other.input(values(problem.addend), problem.addend),
         parameter(problem.weight),
         parameter(problem.bias),
     )
@@ -211,6 +219,7 @@ def layouts(draw: st.DrawFn, ndim: int) -> Layout:
         tuple(draw(st.permutations(axes))) if order is None else order,
         tuple(0 if none else draw(gap) for _ in axes),
         0 if none else draw(st.sampled_from([0, 0, 1, 4, 8])),
+        draw(st.sampled_from([(), (), (), (), (0,), axes[1:], axes[-1:], axes])),
     )
 
 

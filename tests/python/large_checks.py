@@ -32,6 +32,14 @@ def tensors(guarded: Sequence[Guarded | None]) -> tuple[Tensor | None, ...]:
     return tuple(None if one is None else one.tensor for one in guarded)
 
 
+def in_place(layout: Layout, dy: Tensor, gradients: Sequence[Guarded | None]) -> tuple[Tensor | None, ...]:
+    """Where gradients go when that of the input takes dy's place, if it has a place for each element; laid out as
+    before in any case, so that the plan is the same.
+    """
+    first, *others = tensors(gradients)
+    return (first if layout.expanded else dy, *others)
+
+
 def assert_untouched(guarded: Sequence[Guarded | None], where: str) -> None:
     for index, one in enumerate(guarded):
         if one is not None:
@@ -102,7 +110,7 @@ def check_rows(problem: Problem, layout: Layout, other: Layout) -> None:
     if mixed:
         assert_close(problem.sets(gradients.daddend), expected.dx, f"daddend of {problem}")
     grads = outputs(problem, other, given, problem.addend if mixed else None)
-    out = (given.dy, *tensors(grads)[1:])  # laid out as before, so that the plan is the same
+    out = in_place(other, given.dy, grads)
     assert_same_bits(gradients, backward(given.dy, s, *parameters, **options, out=out), problem)
     y = given.x if layout == other else other.empty(problem.shape, problem.dtype).tensor
     assert_same_bits(found, function(given.x, *parameters, **forward, out=(y, *[None] * 3)), problem)
@@ -190,10 +198,10 @@ def check_channels(problem: Problem, layout: Layout, other: Layout) -> None:
     check_gradients(problem, expected, gradients)
     if problem.addend is not None:
         assert_close(problem.sets(gradients.daddend), expected.dh, f"daddend of {problem}")
-    out = (given.dy, *tensors(outputs(problem, other, given, problem.addend))[1 : len(grads)])
+    out = in_place(other, given.dy, outputs(problem, other, given, problem.addend)[: len(grads)])
     assert_same_bits(gradients, channel_backward(problem, given, found, out=out), problem)
-    in_place = layout == other and problem.slope_from != "mask"  # with a mask not every plan can
-    y = given.x if in_place else other.empty(problem.shape, problem.dtype).tensor
+    as_x = layout == other and problem.slope_from != "mask"  # with a mask not every plan can
+    y = given.x if as_x else other.empty(problem.shape, problem.dtype).tensor
     assert_same_bits(found, channel_call(problem, given, before.copy(), out=(y, *rest)), problem)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import normact
 from large_cases import DTYPES, FILLS, PLANES, Guarded, Layout, bits, normal, sizes, spoil_workspaces, totals, uneven
-from large_checks import assert_same_bits, assert_untouched, tensors
+from large_checks import assert_same_bits, assert_untouched, in_place, tensors
 from large_reference import ACTIVATIONS, ROUNDINGS, Activation, Bounded, assert_close, gated, reduced
 
 Tensor = torch.Tensor
@@ -96,8 +96,7 @@ class _Drawn:
 
     def gradient(self, layout: Layout, shape: tuple[int, ...]) -> Tensor:
         dtype = self._problem.dtype
-        values = uneven(normal(shape, dtype, self._generator), self._problem.seed)
-        return layout.empty(shape, dtype).tensor.copy_(values)
+        return layout.input(uneven(normal(shape, dtype, self._generator), self._problem.seed), dtype)
 
     def bias(self, size: int) -> Tensor | None:
         dtype = self._problem.bias
@@ -135,7 +134,7 @@ def check_activation(problem: Problem, layout: Layout, other: Layout) -> None:
     assert_close(gradients.dx, dh, f"dx of {problem}")
     if bias is not None:
         problem.check_bias(gradients.dbias, bias, dh, "dbias")
-    more["out"] = (dy, *tensors([_row(size, problem.bias)]))
+    more["out"] = in_place(other, dy, [other.empty(problem.shape, problem.dtype), _row(size, problem.bias)])
     assert_same_bits(gradients, normact.activation_backward(dy, wants, problem.kind, **options, **more), problem)
     again = x if layout == other else other.empty(problem.shape, problem.dtype).tensor
     normact.activation(x, problem.kind, **options, out=again)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of parameters are sums over up to millions of rows or samples: those of a constant keep their digits.
+
+Terms of one sign are what a chain of additions does worst with: the rounding of each is of the size of the sum so far,
+and of equal terms it goes one way. Of random terms they cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import normact
+from devices import Device
+
+TERM = 0.1  # of which no sum of float32 is exact
+UNITS = 64  # of 2^-24: of sums of some terms each, of those, and so on
+SHAPES = ((1_000_000, 2), (300_000, 8), (40_000, 64), (100_000, 4, 7), (100_000, 4, 8), (3, 4, 500_000))
+
+shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+
+def check(device: Device, found: Any, terms: int) -> None:
+    want = float(np.float32(TERM)) * terms
+    np.testing.assert_allclose(device.values(found), want, rtol=UNITS * 2.0**-24)
+
+
+def laid(device: Device, shape: tuple[int, ...], last: bool) -> tuple[Any, Any]:
+    """x and dy of float32, channels last if told."""
+    if not last or len(shape) == 2:
+        values = np.random.default_rng(0).standard_normal(shape)
+        return device.array(values, "float32"), device.array(np.full(shape, TERM), "float32")
+    x, dy = laid(device, (shape[0], shape[2], shape[1]), False)
+    return x.swapaxes(1, 2), dy.swapaxes(1, 2)
+
+
+def terms_of(shape: tuple[int, ...], axis: int = 1) -> int:
+    return int(np.prod(shape)) // shape[axis]
+
+
+def parameters(device: Device, size: int) -> tuple[Any, Any]:
+    return device.array(np.ones(size), "float32"), device.array(np.zeros(size), "float32")
+
+
+@shapes
+def test_rows(device: Device, kind: str, shape: tuple[int, ...]) -> None:
+    """Over the last axis, and over the second."""
+    forward, backward = getattr(normact, kind), getattr(normact, f"{kind}_backward")
+    for axis in {1, len(shape) - 1}:
+        x, dy = laid(device, shape, False)
+        weight, bias = parameters(device, shape[axis])
+        found = forward(x, weight, bias, axis=axis, return_stats=True)
+        mean = {} if found.mean is None else {"mean": found.mean}
+        grads = backward(dy, x, weight, bias, **mean, rstd=found.rstd, axis=axis)
+        check(device, grads.dbias, terms_of(shape, axis))
+
+
+def group_norm(x: Any, dy: Any, weight: Any, bias: Any) -> Any:
+    found = normact.group_norm(x, 2, weight, bias, return_stats=True)
+    return normact.group_norm_backward(dy, x, 2, weight, bias, mean=found.mean, rstd=found.rstd)
+
+
+def instance_norm(x: Any, dy: Any, weight: Any, bias: Any) -> Any:
+    found = normact.instance_norm(x, weight, bias, return_stats=True)
+    return normact.instance_norm_backward(dy, x, weight, bias, mean=found.mean, rstd=found.rstd)
+
+
+def batch_norm(x: Any, dy: Any, weight: Any, bias: Any) -> Any:
+    found = normact.batch_norm(x, weight, bias, training=True, return_stats=True)
+    return normact.batch_norm_backward(dy, x, weight, bias, mean=found.mean, rstd=found.rstd)
+
+
+NORMS = [(norm, shape) for norm in (group_norm, batch_norm) for shape in SHAPES]
+NORMS += [(instance_norm, shape) for shape in SHAPES if len(shape) > 2]  # of a single place it has nothing to say
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize(("norm", "shape"), NORMS, ids=lambda each: getattr(each, "__name__", str(each)))
+def test_channels(device: Device, norm: Callable[..., Any], last: bool, shape: tuple[int, ...]) -> None:
+    x, dy = laid(device, shape, last)
+    check(device, norm(x, dy, *parameters(device, shape[1])).dbias, terms_of(shape))
+
+
+@shapes
+def test_biases(device: Device, shape: tuple[int, ...]) -> None:
+    x, dy = laid(device, shape, False)
+    _, bias = parameters(device, shape[1])
+    check(device, normact.identity_backward(dy, x, bias=bias, axis=1).dbias, terms_of(shape))
