@@ -2,16 +2,16 @@
 // The table of one instruction set; included by channel_<name>.cpp, which defines NORMACT_ISA.
 #pragma once
 
+#include "cpu/channel_fold.h"
 #include "cpu/channel_planes.h"
-#include "cpu/channel_rows.h"
 
 namespace normact::cpu {
 namespace NORMACT_ISA {
 
 template <class T>
 constexpr ChannelKernels channel_kernels_for() {
-  return {plane_moments<T>, plane_forward<T>, write_mask<T>, plane_sums<T>,  plane_backward<T>,
-          row_moments<T>,   row_forward<T>,   row_sums<T>,   row_backward<T>};
+  return {plane_moments<T>,   plane_forward<T>,   write_mask<T>,   plane_sums<T>,      plane_backward<T>,
+          any_row_moments<T>, any_row_forward<T>, any_row_sums<T>, any_row_backward<T>};
 }
 
 }  // namespace NORMACT_ISA
