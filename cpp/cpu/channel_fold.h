@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels by rows of few channels (images of one to some colours, channels last): such a row fills no vector. Rows that
+// Kernels by rows of few channels (images of some colours, channels last): such a row fills no vector. Rows that
 // are one array in memory are taken some at a time, as rows of so many times the channels; what these leave of a
 // channel is put together behind.
 #pragma once
@@ -15,7 +15,8 @@ constexpr int64_t kFoldedChannels = 64;  // of wider rows; narrower ones are of 
 constexpr int64_t kManyFolds = 32;
 constexpr int64_t kMaxFolded = kFewChannels * kFoldedRows;
 
-/// Rows of a call as fewer wider ones, and what is left. One row at a time: `rows` is empty.
+/// Rows of a call as fewer wider ones, and what is left. They are a tensor of their own to the kernels, which may take
+/// it for one that is in the cache. One row at a time: `rows` is empty.
 class Fold {
  public:
   NORMACT_SIMD Fold(const ChannelGeometry& geometry, Range all, Range channels)

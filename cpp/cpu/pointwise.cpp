@@ -95,6 +95,7 @@ void parallel_elements(const PointwiseProblem& p, const PieceRule& rule, int ten
 // ---- Gradients of biases --------------------------------------------------------------------------------------------
 
 constexpr int64_t kMaxParts = 64;
+constexpr int64_t kMaxPartRows = 4096;  // even if there are more parts then: see kMaxBlockRows
 constexpr int64_t kMinPartElements = 16 * 1024;
 constexpr int64_t kMinPartRow = 2048;  // elements of a part between two jumps
 constexpr int64_t kMinSummands = 16;   // so that partial sums are small beside the tensors
@@ -124,7 +125,7 @@ Boxes boxes_of(const PointwiseGeometry& geometry) {
   const BiasDims& s = b.dims;
   if (geometry.size == 0) return b;
   b.outer = std::max({ceil_div(kMinSummands, s.inner), ceil_div(kMinPartElements, s.channels * s.inner),
-                      ceil_div(s.outer, kMaxParts)});
+                      std::min(ceil_div(s.outer, kMaxParts), kMaxPartRows)});
   b.outer_count = ceil_div(s.outer, b.outer);
   b.inner = std::max(kMinPartElements, ceil_div(s.inner, std::max<int64_t>(kMaxParts / b.outer_count, 1)));
   b.inner_count = ceil_div(s.inner, b.inner);

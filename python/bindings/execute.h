@@ -31,7 +31,8 @@ struct NormActivation {
 /// The row kernel that this thread's calls are forced to; AUTO if none is.
 int32_t& row_variant();
 
-/// The multiprocessors that all calls of the process leave free. Not a thread's: PyTorch's backwards have their own.
+/// The multiprocessors that persistent kernels leave free, of all calls. The process's and not a thread's: PyTorch's
+/// backwards have their own.
 std::atomic<int32_t>& sm_margin();
 
 constexpr size_t kWorkspaceAlignment = 256;

@@ -64,11 +64,12 @@ def get_num_threads() -> int:
 
 
 def set_sm_margin(count: int) -> None:
-    """Set the number of multiprocessors that every call leaves free on a GPU, for what runs beside it.
+    """Set the number of multiprocessors that persistent kernels leave free on a GPU, for what runs beside them.
 
     Kernels that stay on the GPU for a whole tensor, as most backwards and channel norms have, take all
     multiprocessors; some start only when they have got them. What overlaps with them, a kernel of NCCL above all, waits
-    as long, or they wait for it. With a margin they take so many fewer. Kernels of many short blocks give way anyway.
+    as long, or they wait for it. With a margin they take so many fewer. Kernels of many short blocks know no margin:
+    they give way anyway.
 
     The setting is the process's: it holds for all frameworks and threads, from the next call on; a CUDA graph keeps
     what it was captured with. Sums may be taken in another order than without a margin, so last bits may differ. 0, the
@@ -90,5 +91,5 @@ def set_sm_margin(count: int) -> None:
 
 
 def get_sm_margin() -> int:
-    """The number of multiprocessors that every call leaves free on a GPU."""
+    """The number of multiprocessors that persistent kernels leave free on a GPU."""
     return _core.get_sm_margin()

@@ -28,7 +28,7 @@ class Layout:
     order: tuple[int, ...]
     gaps: tuple[int, ...]
     offset: int
-    expanded: tuple[int, ...] = ()
+    expanded: tuple[int, ...] = dataclasses.field(default=(), compare=False)  # x and outputs are not
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Guarded:
         strides, step = [0] * len(shape), 1

@@ -90,11 +90,13 @@ class Call:
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Call]]:
-    """The calls that are made inside, but for those of functions that take no tensor."""
+    """The calls that are made inside, but for those without a tensor."""
     calls: list[Call] = []
 
     def recording(function: Function) -> Function:
         def call(*positional: Any, **named: Any) -> Any:
+            if not any(True for _ in tensors_in((positional, named))):
+                return function(*positional, **named)
             result, made = Call.record(function, (positional, named))
             calls.append(made)
             return result

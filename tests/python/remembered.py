@@ -19,10 +19,10 @@ ENTRY = 1 << 10  # of small results it is the objects that count
 def _nbytes(result: Any) -> int:
     if isinstance(result, np.ndarray):
         return result.nbytes
-    parts = (
-        result.values() if isinstance(result, dict) else vars(result).values() if hasattr(result, "__dict__") else ()
-    )
-    return ENTRY + sum(_nbytes(part) for part in parts)
+    if isinstance(result, (tuple, list)):
+        return ENTRY + sum(_nbytes(part) for part in result)
+    parts = result if isinstance(result, dict) else getattr(result, "__dict__", {})
+    return ENTRY + sum(_nbytes(part) for part in parts.values())
 
 
 _results: cachetools.LRUCache[Any, Any] = cachetools.LRUCache(1 << 30, getsizeof=_nbytes)

@@ -18,7 +18,8 @@ from devices import Device
 
 TERM = 0.1  # of which no sum of float32 is exact
 UNITS = 64  # of 2^-24: of sums of some terms each, of those, and so on
-SHAPES = ((1_000_000, 2), (300_000, 8), (40_000, 64), (100_000, 4, 7), (100_000, 4, 8), (3, 4, 500_000))
+SHAPES = ((1_000_000, 2), (300_000, 8), (40_000, 64), (100_000, 4, 7), (100_000, 4, 8), (1_000_000, 2, 3))
+SHAPES += ((3, 4, 500_000),)
 
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
@@ -87,5 +88,13 @@ def test_channels(device: Device, norm: Callable[..., Any], last: bool, shape: t
 @shapes
 def test_biases(device: Device, shape: tuple[int, ...]) -> None:
     x, dy = laid(device, shape, False)
+    _, bias = parameters(device, shape[1])
+    check(device, normact.identity_backward(dy, x, bias=bias, axis=1).dbias, terms_of(shape))
+
+
+@pytest.mark.parametrize("shape", [(2_000_000, 2, 3), (10_000_000, 2)], ids=str)
+def test_biases_of_what_is_broadcast(device: Device, shape: tuple[int, ...]) -> None:
+    """Other loops than those over an array."""
+    x, dy = (device.broadcast(device.array(np.full((1,) * len(shape), TERM), "float32"), shape) for _ in range(2))
     _, bias = parameters(device, shape[1])
     check(device, normact.identity_backward(dy, x, bias=bias, axis=1).dbias, terms_of(shape))
