@@ -19,7 +19,16 @@ from layouts import channels_last, contiguous
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 # Just too few rows, and just enough; rows left over; channels that fill vectors, or nearly; the last that is folded.
-SHAPES = ((2, 3, 127), (2, 3, 128), (3, 2, 700), (2, 2, 23, 31), (1, 3, 100, 90), (5, 5, 12, 13), (2, 16, 16, 16))
+SHAPES = (
+    (2, 3, 127),
+    (2, 3, 128),
+    (3, 1, 700),
+    (3, 2, 700),
+    (2, 2, 23, 31),
+    (1, 3, 100, 90),
+    (5, 5, 12, 13),
+    (2, 16, 16, 16),
+)
 SHAPES += ((3, 17, 15, 10), (2, 31, 12, 16), (2, 32, 12, 16))
 
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -52,7 +61,7 @@ def test_one_tensor_has_its_rows_elsewhere(device: Device, op: str) -> None:
 
 @pytest.mark.cpu
 @pytest.mark.parametrize("op", ["batch_norm", "group_norm", "instance_norm"])
-@pytest.mark.parametrize("channels", [2, 3, 24])
+@pytest.mark.parametrize("channels", [1, 2, 3, 24])
 def test_any_number_of_threads(device: Device, op: str, channels: int) -> None:
     """Threads that share a sample, or rows, fold what they have got: the same bits."""
     fused = fused_problem(op, (3, channels, 250, 250), "float32")
