@@ -303,6 +303,7 @@ GROUP_SHAPES = {
     (1, 128, 20, 256, 256): "VAE of video",
 }
 INSTANCE_SHAPES = ((8, 64, 256, 256), (8, 256, 64, 64), (2, 32, 128, 128, 128))  # style transfer, nnU-Net
+SMALL_SETS = ((131072, 128, 1, 1), (8192, 256, 4, 4), (4096, 96, 7, 7))  # nodes of a graph, points, patches
 CPU_CHANNEL_SHAPES = ((2, 64, 32, 32), (8, 256, 14, 14), (32, 64, 56, 56))  # 0.5 MiB in fp32, 1.5 MiB, 25 MiB
 
 
@@ -356,6 +357,7 @@ GROUPS = {
     "gated": gated,
     "batch_norm": batch_norms,
     "group_norm": group_norms,
+    "small_sets": lambda: each(both(GROUP_NORMS), ("bf16", "fp32"), SMALL_SETS),
     "cpu_channel": cpu_channel,
     "smoke_channel": lambda: each(both((*BATCH_NORMS, *GROUP_NORMS, "instance_norm")), TYPES, [(3, 64, 9, 7)]),
     "small_activations": lambda: each(FEW, TYPES, SMALL_ACTIVATIONS),

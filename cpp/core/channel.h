@@ -48,6 +48,11 @@ struct ChannelView {
   int64_t place_stride[kMaxDims];
 };
 
+/// How far apart units are, places of samples one after the other, where they have one stride.
+NORMACT_HD int64_t unit_stride(int64_t places, const ChannelView& view) {
+  return places == 1 ? view.sample_stride : view.place_stride[0];
+}
+
 /// A tensor with an entry a channel (weight, bias, their gradients, running statistics); absent when data is null.
 struct ChannelVector {
   void* data;

@@ -140,6 +140,7 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuni
   *plan = {};
   plan->access = r.access;
   plan->whole = r.access == ChannelAccess::planes && r.aligned;
+  plan->even = r.even_units;
   plan->batches = batches_of(r);
   plan->groups = r.geometry.groups;
   plan->unit_step = 1;
@@ -159,6 +160,63 @@ ChannelRequest by_columns(const ChannelRequest& request, const ChannelTuning& tu
   r.geometry = columns_of(r.geometry);
   r.channel_sums = false;
   return r;
+}
+
+int64_t bytes_of_set(const ChannelRequest& r) { return group_channels(r) * r.geometry.places * size_of(r.dtype); }
+
+/// Whether sets of a few kilobytes go as fast by this plan as through registers. An item takes some 22 ns of a device,
+/// however little of a sample it is (H100).
+bool bears_small_sets(const ChannelRequest& r, const ChannelTuning& tuning, const ChannelPlan& plan) {
+  const int64_t sample = r.geometry.channels * r.geometry.places;
+  if (plan.access == ChannelAccess::planes) {
+    return sample >= tuning.register_elements && r.geometry.places * size_of(r.dtype) >= tuning.register_plane_bytes;
+  }
+  if (plan.access != ChannelAccess::rows || r.geometry.places < tuning.register_rows) return false;
+  if (plan.order == ChannelOrder::kept && plan.accesses >= tuning.register_kept_accesses) return true;
+  return sample >= (r.set_packs ? tuning.register_packs : tuning.register_elements);
+}
+
+/// All but the chunks.
+ChannelPlan plan_passes(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning) {
+  ChannelPlan plan{};
+  if (has_no_elements(request.geometry)) return plan;
+  const bool tiny = request.access == ChannelAccess::planes &&
+                    bytes_of_set(request) <= (request.kept > 1 ? tuning.tiny_back_bytes : tuning.tiny_bytes);
+  if (tiny && plan_registers(request, device, &plan)) return plan;
+  if (plan_plane_slabs(request, device, &plan)) return plan;
+  if (plan_rings(request, device, tuning, &plan)) return plan;
+  if (plan_planes(request, tuning, &plan)) return plan;
+  ChannelRequest r = by_columns(request, tuning);
+  if (plan_band_slabs(r, device, &plan)) return plan;
+  if (plan_slabs(r, device, &plan)) return plan;
+  if (!divide(r, device, tuning, &plan)) divide(r = request, device, tuning, &plan);
+  if (ChannelPlan small{}; !bears_small_sets(r, tuning, plan) && plan_registers(request, device, &small)) return small;
+  const int64_t entries_a_group = plan.parts * stacks_a_group(r, plan);
+  plan.merge_lanes = static_cast<int>(std::min<int64_t>(kWarp, power_of_two_from(entries_a_group)));
+  plan.scratch_bytes = scratch_bytes(r, plan);
+  plan.mask =
+      mask_of(r, plan, device.shared_memory_block - plan.scratch_bytes - plan.parameter_bytes - plan.kept_bytes);
+  plan.mask_with_y = marks_with_y(r, plan);
+  plan.bits_bytes = static_cast<int>(bits_bytes(r, plan));
+  const int64_t groups_a_slab = ceil_div(plan.tiles_a_slab * plan.tile, group_channels(r));
+  plan.settles_a_slab = ceil_div(groups_a_slab * plan.merge_lanes, kChannelThreads);
+  const int64_t entries_a_slab = groups_a_slab * entries_a_group;
+  plan.settles_apart =
+      plan.settles_a_slab > 1 || entries_a_slab > kMostEntries || (r.averages && plan.items_a_slab() > 1);
+  const bool both = r.passes == ChannelPasses::both;
+  const bool sums = r.passes != ChannelPasses::apply, several = group_channels(r) > 1;
+  const int64_t channel_entries = plan.batches * r.geometry.channels * plan.parts;
+  if (sums && several) plan.groups_an_item = groups_an_item(r, plan);
+  plan.group_entries_at = several && sums && r.channel_sums ? channel_entries : 0;
+  const int64_t group_entries = plan.slabs * plan.items_a_slab() * plan.groups_an_item;
+  const int64_t entries = several ? plan.group_entries_at + group_entries : sums ? channel_entries : 0;
+  plan.finals = static_cast<size_t>(round_up(entries * r.entry_bytes, 256));
+  const int64_t finals = both ? plan.batches * plan.groups * 2 * accumulator_bytes(r.dtype) : 0;
+  plan.counters = plan.finals + static_cast<size_t>(round_up(finals, 256));
+  plan.counter_bytes =
+      plan.order == ChannelOrder::waves ? static_cast<size_t>(2 * plan.slabs + 1) * sizeof(uint32_t) : 0;
+  plan.workspace_bytes = plan.counters + plan.counter_bytes;
+  return plan;
 }
 
 }  // namespace
@@ -216,41 +274,23 @@ void divide_tiles(const ChannelRequest& r, int64_t slab_channels, ChannelPlan* p
   plan->slabs = plan->batches * ceil_div(plan->tiles, plan->tiles_a_slab);
 }
 
+void set_chunks(const ChannelRequest& r, ChannelPlan* plan) {
+  constexpr int64_t kMostSums = 1024, kTerms = 32;  // of a warp; of a thread of a chunk, about
+  const int64_t parts = r.channel_sums ? plan->parts : 1, columns = r.geometry.channels * parts;
+  const bool sums = r.set == ChannelSet::group && r.passes == ChannelPasses::both && (r.channel_sums || r.averages);
+  if (!sums || plan->batches * parts <= kMostSums || plan->batches < kTerms) return;
+  const int64_t lines = std::max<int64_t>(1, kChannelThreads / columns);
+  const int64_t chunks = std::min(ceil_div(plan->batches, kTerms * lines), std::max<int64_t>(1, kMostSums / parts));
+  plan->batches_a_chunk = ceil_div(plan->batches, chunks);
+  plan->chunks = ceil_div(plan->batches, plan->batches_a_chunk);
+  plan->chunk_entries = static_cast<size_t>(round_up(static_cast<int64_t>(plan->workspace_bytes), 256));
+  const int64_t bytes = plan->chunks * columns * 2 * accumulator_bytes(r.dtype);
+  plan->workspace_bytes = plan->chunk_entries + static_cast<size_t>(round_up(bytes, 256));
+}
+
 ChannelPlan plan_channel(const ChannelRequest& request, const DeviceInfo& device, const ChannelTuning& tuning) {
-  ChannelPlan plan{};
-  if (has_no_elements(request.geometry)) return plan;
-  if (plan_plane_slabs(request, device, &plan)) return plan;
-  if (plan_rings(request, device, tuning, &plan)) return plan;
-  if (plan_planes(request, tuning, &plan)) return plan;
-  ChannelRequest r = by_columns(request, tuning);
-  if (plan_band_slabs(r, device, &plan)) return plan;
-  if (plan_slabs(r, device, &plan)) return plan;
-  if (!divide(r, device, tuning, &plan)) divide(r = request, device, tuning, &plan);
-  const int64_t entries_a_group = plan.parts * stacks_a_group(r, plan);
-  plan.merge_lanes = static_cast<int>(std::min<int64_t>(kWarp, power_of_two_from(entries_a_group)));
-  plan.scratch_bytes = scratch_bytes(r, plan);
-  plan.mask =
-      mask_of(r, plan, device.shared_memory_block - plan.scratch_bytes - plan.parameter_bytes - plan.kept_bytes);
-  plan.mask_with_y = marks_with_y(r, plan);
-  plan.bits_bytes = static_cast<int>(bits_bytes(r, plan));
-  const int64_t groups_a_slab = ceil_div(plan.tiles_a_slab * plan.tile, group_channels(r));
-  plan.settles_a_slab = ceil_div(groups_a_slab * plan.merge_lanes, kChannelThreads);
-  const int64_t entries_a_slab = groups_a_slab * entries_a_group;
-  plan.settles_apart =
-      plan.settles_a_slab > 1 || entries_a_slab > kMostEntries || (r.averages && plan.items_a_slab() > 1);
-  const bool both = r.passes == ChannelPasses::both;
-  const bool sums = r.passes != ChannelPasses::apply, several = group_channels(r) > 1;
-  const int64_t channel_entries = plan.batches * r.geometry.channels * plan.parts;
-  if (sums && several) plan.groups_an_item = groups_an_item(r, plan);
-  plan.group_entries_at = several && sums && r.channel_sums ? channel_entries : 0;
-  const int64_t group_entries = plan.slabs * plan.items_a_slab() * plan.groups_an_item;
-  const int64_t entries = several ? plan.group_entries_at + group_entries : sums ? channel_entries : 0;
-  plan.finals = static_cast<size_t>(round_up(entries * r.entry_bytes, 256));
-  const int64_t finals = both ? plan.batches * plan.groups * 2 * accumulator_bytes(r.dtype) : 0;
-  plan.counters = plan.finals + static_cast<size_t>(round_up(finals, 256));
-  plan.counter_bytes =
-      plan.order == ChannelOrder::waves ? static_cast<size_t>(2 * plan.slabs + 1) * sizeof(uint32_t) : 0;
-  plan.workspace_bytes = plan.counters + plan.counter_bytes;
+  ChannelPlan plan = plan_passes(request, device, tuning);
+  set_chunks(request, &plan);
   return plan;
 }
 

@@ -30,6 +30,8 @@ constexpr int kMostPlaneSlabThreads = 512;  // of a block, of which a multiproce
 constexpr int kMostSlabAccesses = 32;       // of a thread: fp32 bears sums of some hundred elements
 constexpr int64_t kBandForwardBlocks = 4, kBandBackwardBlocks = 2;  // bands: a multiprocessor, at most
 constexpr int64_t kBandStaticBytes = 1024;                          // of a block's shared memory, beside what it keeps
+constexpr int kMostRegisterThreads = 1024;                          // registers: of a set;
+constexpr int kRegisterElements = 8;                                // of a thread, of each tensor
 constexpr int kTileNumbers = 6;  // launches: of a channel, that the rows of a block have in common
 
 /// Slabs of so many channels: numbers from what one row of threads leaves to what the next one does. Of 32, 64 and 128
@@ -75,13 +77,14 @@ enum class ChannelPasses : uint8_t { both, reduce, apply };
 
 /// Who carries out the items.
 enum class ChannelOrder : uint8_t {
-  kept,      // every block both passes of its items, which it keeps in shared memory between them: x is read once
-  slabs,     // a cluster of blocks both passes of a slab, which lies in their shared memory: x is read once
-  rings,     // persistent teams of blocks both passes of sets that come in one after the other: x is read once
-  launches,  // each pass a launch of its own, over planes of whole packs (PlaneDivision) or rows: nobody waits
-  solo,      // a block both passes of a slab: nobody waits
-  waves,     // blocks draw items by tickets, wave by wave
-  single,    // one pass only: nobody waits
+  registers,  // a few threads both passes of a small set, which they have in registers between them: x is read once
+  kept,       // every block both passes of its items, which it keeps in shared memory between them: x is read once
+  slabs,      // a cluster of blocks both passes of a slab, which lies in their shared memory: x is read once
+  rings,      // persistent teams of blocks both passes of sets that come in one after the other: x is read once
+  launches,   // each pass a launch of its own, over planes of whole packs (PlaneDivision) or rows: nobody waits
+  solo,       // a block both passes of a slab: nobody waits
+  waves,      // blocks draw items by tickets, wave by wave
+  single,     // one pass only: nobody waits
 };
 
 /// How a launch of its own goes through planes of whole packs, a team of threads for each part of a set. A set is what
@@ -123,10 +126,23 @@ struct RingDivision {
   constexpr int rounds_of(int chunk) const { return chunk + 1 == chunks ? last_rounds : rounds_a_chunk; }
 };
 
+/// How small sets are given to threads, that hold them in registers (cuda/channel_registers.cuh).
+struct RegisterDivision {
+  int lanes;               // threads of a set: a power of two
+  int width;               // elements of an access
+  int accesses;            // of a thread to a set, at most
+  int tile;                // groups of a block, which are neighbours
+  int lines;               // samples of a block at a time, or of these so many times as a thread has room for
+  bool place_major;        // the elements of a set are counted channels first
+  int64_t tiles;           // of a sample
+  int64_t samples_a_part;  // of a block
+};
+
 struct ChannelPlan {
   ChannelAccess access;
   ChannelOrder order;
   bool whole;  // planes: each is whole packs
+  bool even;   // elements: units have one stride in each tensor
   ChannelMask mask;
   bool mask_with_y;    // its bits are written with y: those of an access, or of two side by side, are a byte
   bool cached;         // launches over rows: the L2 cache has room for all that the first pass reads
@@ -166,11 +182,15 @@ struct ChannelPlan {
   int bits_bytes;       // of shared memory, between scratch memory and kept packs: for bits of a mask
   PlaneDivision reduce, apply;  // launches, rings: of the two passes
   RingDivision ring;            // rings
+  RegisterDivision registers;   // registers
   int groups_an_item;           // that an item may touch, and leaves an entry of; 0: groups of one channel
   int64_t group_entries_at;     // index of the first entry of a group, behind those of channels
   size_t finals;                // offset in the workspace, behind the entries: two numbers a group, or a block and set
   size_t counters;              // behind these
   size_t counter_bytes;
+  int64_t chunks;  // of batches, an entry of each, where they are many; 0: those of batches are added up at once
+  int64_t batches_a_chunk;
+  size_t chunk_entries;  // offset in the workspace of the entries of chunks
   size_t workspace_bytes;
 
   int scratch_lines() const { return lines / lines_together; }
@@ -180,6 +200,8 @@ struct ChannelPlan {
     if (order == ChannelOrder::slabs) return team;
     return order == ChannelOrder::rings ? !ring.clusters : order == ChannelOrder::kept && items_a_slab() > 1;
   }
+  /// Whether blocks of the second pass add up the gradients of parameters.
+  bool gradients_beside() const { return order == ChannelOrder::launches && chunks == 0; }
   int64_t items_a_slab() const { return stacks_a_slab() * parts; }
   /// Launches over rows: the plan with the parts of the second pass.
   ChannelPlan second_pass() const {
@@ -200,6 +222,9 @@ struct ChannelRequest {
   ChannelAccess access;
   bool aligned;       // planes: each begins at a multiple of 16 bytes
   bool place_major;   // elements: channels lie closer together than places
+  bool even;          // the places of each tensor lie evenly, and a set's elements less than 2^30 apart
+  bool even_units;    // places of samples one after the other have one stride in each tensor
+  bool set_packs;     // packs: a set is whole packs in all tensors, at multiples of 16 bytes
   bool columns;       // whether a batch norm whose planes are not whole packs may go by columns, too
   int tensors;        // of x's shape that a pass reads
   int staged;         // that both passes read together, addends and what a slope needs included
@@ -252,7 +277,12 @@ struct ChannelTuning {
   int64_t ring_group_bytes = 64 << 10;                          // of sets of several channels;
   int64_t ring_group_blocks = 60;                               // blocks, at least, in percent of multiprocessors;
   int64_t ring_wide_bytes = 32 << 20;                           // x, at least, in clusters of more than two;
-  int64_t ring_team_bytes = 32 << 20;                           // in teams that are no clusters
+  int64_t tiny_bytes = 64, tiny_back_bytes = 256;  // of a set that goes through registers first of all, at most
+  // Registers: unless a sample has so many elements, whose sets are packs or not, and planes are so large, or rows so
+  // many and a thread has so many accesses to a kept item.
+  int64_t register_elements = 3 << 10, register_packs = 32 << 10, register_plane_bytes = 384, register_rows = 16;
+  int register_kept_accesses = 8;
+  int64_t ring_team_bytes = 32 << 20;         // in teams that are no clusters
   int64_t row_rounds = 1, column_rounds = 2;  // kept, whose blocks wait for others: items that a block has after each
                                               // other, at most; columns only forward with nothing beside x
   int kept_teams = 2;                         // at work at the same time, at least, where not everything is

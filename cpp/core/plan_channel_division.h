@@ -122,6 +122,12 @@ void divide_rows(const ChannelRequest& r, int64_t tile, ChannelPlan* plan);
 /// Tiles to slabs of `slab_channels`.
 void divide_tiles(const ChannelRequest& r, int64_t slab_channels, ChannelPlan* plan);
 
+/// A whole plan of small sets in the registers of threads; false if they are too large, or do not lie evenly.
+bool plan_registers(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* plan);
+
+/// Chunks of batches, if these leave more entries of a channel than a warp is to add up.
+void set_chunks(const ChannelRequest& r, ChannelPlan* plan);
+
 /// A plan whose blocks keep their items between the passes; false if they cannot.
 bool plan_kept(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuning& tuning, ChannelPlan* plan);
 

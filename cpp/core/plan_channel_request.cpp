@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
 #include <initializer_list>
 #include <numeric>
 
-#include "core/plan_channel.h"
-#include "core/plan_common.h"
+#include "core/plan_channel_division.h"
 
 namespace normact {
 namespace {
@@ -72,6 +72,33 @@ bool are_columns(const ChannelProblem& p, const ChannelView& x) {
          fit_columns(g, p.set, p.dtype);
 }
 
+/// Whether a set's elements are channels and places of one stride each, and lie less than 2^30 apart.
+bool is_even(const ChannelGeometry& g, const ChannelView& view) {
+  const auto less = [](int64_t count, int64_t stride) { return count <= 1 || std::abs(stride) < kMost / count; };
+  return view.data == nullptr || (g.place_ndim == 1 && less(2 * g.channels / g.groups, view.channel_stride) &&
+                                  less(2 * g.places, view.place_stride[0]));
+}
+
+/// Whether the places of a batch, which are those of all samples or of one, have one stride.
+bool has_even_units(const ChannelProblem& p, const ChannelView& view) {
+  const ChannelGeometry& g = p.geometry;
+  if (view.data == nullptr || g.places == 1) return true;
+  const bool several = p.set == ChannelSet::channel && g.samples > 1;
+  return g.place_ndim == 1 && (!several || view.sample_stride == g.places * view.place_stride[0]);
+}
+
+/// Whether the sets of a group norm are whole packs: all of one is side by side, or the channels of each place are.
+bool are_set_packs(const ChannelProblem& p, const ChannelView& x) {
+  const ChannelGeometry& g = p.geometry;
+  const int64_t width = kPackBytes / size_of(p.dtype), channels = g.channels / g.groups;
+  if (g.place_ndim != 1 || (g.samples > 1 && x.sample_stride % width != 0)) return false;
+  const bool in_place = g.places == 1 || x.place_stride[0] == 1;
+  const bool run = in_place && (g.channels == 1 || x.channel_stride == g.places) && channels * g.places % width == 0;
+  const bool even = g.places == 1 || (x.place_stride[0] > 0 && x.place_stride[0] % width == 0);  // channels come first
+  const bool rows = x.channel_stride == 1 && channels % width == 0 && even;
+  return run || rows;
+}
+
 /// The planner's view of a problem whose tensors of x's shape are x and `others`.
 ChannelRequest request_with(const ChannelProblem& p, const ChannelView& x, Views others, ChannelPasses passes,
                             int sm_margin) {
@@ -83,12 +110,20 @@ ChannelRequest request_with(const ChannelProblem& p, const ChannelView& x, Views
   r.passes = passes;
   r.sm_margin = sm_margin;
   r.access = ChannelAccess::elements;
-  r.place_major = g.places > 1 && g.channels > 1 && x.place_stride[g.place_ndim - 1] > x.channel_stride;
+  const int64_t apart = p.set == ChannelSet::channel && g.samples > 1 ? x.sample_stride : 0;  // of single places
+  r.place_major = g.channels > 1 && (g.places > 1 ? x.place_stride[g.place_ndim - 1] : apart) > x.channel_stride;
   const int64_t width = kPackBytes / size_of(p.dtype);
   const bool aligned = phase_of(x) == 0;
   r.aligned = aligned && g.places % width == 0 && (g.channels == 1 || x.channel_stride % width == 0) &&
               (g.samples == 1 || x.sample_stride % width == 0);
+  r.even = is_even(g, x);
+  r.even_units = has_even_units(p, x);
+  for (const ChannelView* view : others) {
+    r.even = r.even && is_even(g, *view);
+    r.even_units = r.even_units && has_even_units(p, *view);
+  }
   if (p.dtype == DType::f64 || !have_equal_strides(g, x, others) || !have_equal_phases(x, others)) return r;
+  r.set_packs = aligned && are_set_packs(p, x);
   if (are_rows(p, x) && aligned) {
     r.access = ChannelAccess::rows;
     return r;
@@ -147,7 +182,7 @@ size_t largest_channel_workspace(const ChannelRequest& request, const DeviceInfo
   size_t most = 0;
   const int64_t width = kPackBytes / size_of(request.dtype);
   ChannelRequest r = request;
-  r.columns = false;
+  r.columns = r.even = false;
   for (const ChannelAccess access : {ChannelAccess::planes, ChannelAccess::rows, ChannelAccess::elements}) {
     if (access == ChannelAccess::planes && request.geometry.places < width) continue;
     if (access == ChannelAccess::rows && request.geometry.channels % width != 0) continue;
@@ -163,7 +198,16 @@ size_t largest_channel_workspace(const ChannelRequest& request, const DeviceInfo
     }
   }
   r.columns = fit_columns(request.geometry, request.set, request.dtype);
-  return std::max(most, plan_channel(r, device, tuning).workspace_bytes);
+  most = std::max(most, plan_channel(r, device, tuning).workspace_bytes);
+  r.even = true;
+  for (const bool packs : {false, true}) {
+    r.set_packs = packs;
+    ChannelPlan plan{};
+    if (has_no_elements(r.geometry) || !plan_registers(r, device, &plan)) continue;
+    set_chunks(r, &plan);
+    most = std::max(most, plan.workspace_bytes);
+  }
+  return most;
 }
 
 }  // namespace normact

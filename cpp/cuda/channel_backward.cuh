@@ -19,8 +19,9 @@ struct BackwardPass {
   static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
   static constexpr Arrival kArrival = kKept ? Arrival::awaited : Arrival::there;
   static constexpr bool kActs = !kIdentity<T, Act>;
-  static constexpr int kLoads = 2;                          // of each tensor under way together
-  static constexpr bool kAhead = !Walk::kPlanes && !kActs;  // where there are registers for the next ones, too
+  static constexpr int kLoads = !Walk::kSingles ? 2 : kActs ? 4 : 8;  // of each tensor under way together
+  /// Where there are registers for the next ones, too.
+  static constexpr bool kAhead = !Walk::kPlanes && !Walk::kSingles && !kActs;
 
   static constexpr bool kKeepsBits = kKept && !Walk::kPlanes;  // of a mask, in shared memory
   /// Whether dh takes dy's place between the passes: where its rounding to T changes nothing.
@@ -299,7 +300,7 @@ struct BackwardPass {
 ///          once. Of 16 bits, slopes of activations other than ReLU are computed in both passes.
 /// Barriers four to six an item that is kept, else two, one more where the lines of a block add up their sums.
 template <class T, class Act, class Walk, bool kKept>
-__global__ void __launch_bounds__(kChannelThreads, 2)
+__global__ void __launch_bounds__(kChannelThreads, Walk::kSingles ? 3 : 2)
     channel_backward_kernel(const __grid_constant__ BackwardProblem<Accumulator<T>> p,
                             const __grid_constant__ ChannelSpace space, void* entries, void* finals, void* counters) {
   using A = Accumulator<T>;

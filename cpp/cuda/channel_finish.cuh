@@ -4,8 +4,8 @@
 #pragma once
 
 #include "cuda/channel_backward.cuh"
+#include "cuda/channel_chunks.cuh"
 #include "cuda/channel_forward.cuh"
-#include "cuda/channel_gradients.cuh"
 
 namespace normact::cuda {
 
@@ -84,23 +84,20 @@ __global__ void channel_count_kernel(const __grid_constant__ ChannelMerge p) {
 static __global__ void channel_batch_kernel(int64_t* batches) { ++*batches; }
 
 /// Running statistics of instance norm: the means over the samples enter them.
-/// Work     a warp adds up the samples of a channel, of which each has the moments in its first entry.
-template <class A>
+/// Work     a warp adds up the samples of a channel, of which each has the moments in its first entry, or
+///          what blocks have left of many of them.
+template <class A, class Entry>
 __global__ void __launch_bounds__(kChannelThreads)
-    instance_running_kernel(const __grid_constant__ ChannelForward p, const MomentsEntry<A>* entries, int64_t parts) {
+    instance_running_kernel(const __grid_constant__ ChannelForward p, const Entry* entries, int64_t batches,
+                            int64_t parts) {
   wait_for_previous_kernel();
   const int64_t channel = warp_channel(blockIdx.x), channels = p.geometry.channels;
   if (channel >= channels) return;
-  A mean = A(0), variances = A(0);
-  for (int64_t sample = threadIdx.x % kWarp; sample < p.geometry.samples; sample += kWarp) {
-    const MomentsEntry<A> of = handed<Arrival::there>(entries + (sample * channels + channel) * parts);
-    mean += of.mean + of.origin;
-    variances += unbiased_variance(of.moments());
-  }
-  const A samples = static_cast<A>(p.geometry.samples);
-  mean = warp_sum(mean) / samples;
-  variances = warp_sum(variances) / samples;
-  if (threadIdx.x % kWarp == 0) update_running(p.running, channel, mean, variances);
+  const NumberPair<A> sum = warp_sum_of_pairs<A>(batches, [&](int64_t batch) {
+    return summed(handed<Arrival::there>(entries + (batch * channels + channel) * parts));
+  });
+  const A samples = static_cast<A>(p.geometry.samples), mean = sum.first / samples, variance = sum.second / samples;
+  if (threadIdx.x % kWarp == 0) update_running(p.running, channel, mean, variance);
 }
 
 /// A mask whose bytes are not single accesses of the apply pass: h again, a byte of eight elements a thread.

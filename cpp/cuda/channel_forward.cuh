@@ -16,9 +16,10 @@ struct ForwardPass {
   using A = Accumulator<T>;
   using Spot = typename Walk::Spot;
   static constexpr int kWidth = Walk::kWidth, kOwned = Walk::kOwned;
-  static constexpr int kReduceLoads = 4;                   // under way together
-  static constexpr int kApplyLoads = 2, kAddendLoads = 4;  // of an addend beside packs in shared memory
-  static constexpr bool kAhead = !Walk::kPlanes;
+  static constexpr int kReduceLoads = Walk::kSingles ? 8 : 4;  // under way together
+  static constexpr int kApplyLoads = Walk::kSingles ? 8 : 2;
+  static constexpr int kAddendLoads = 4;  // of an addend beside packs in shared memory
+  static constexpr bool kAhead = !Walk::kPlanes && !Walk::kSingles;
   static constexpr Arrival kArrival = kKept ? Arrival::awaited : Arrival::there;
   static constexpr bool kMarks = kWidth > 1 && kRelu<T, Act>;  // may write a mask
 
@@ -261,7 +262,9 @@ struct ForwardPass {
 /// Blocks that must fit a multiprocessor. Where items are kept the planner counts on two. Else, with four of planes,
 /// some bytes spill, and it is faster than with three all the same (H200, bf16 64x256x56x56: 105 and 111 us).
 template <class T, class Walk, bool kKept>
-constexpr int kForwardBlocks = !Walk::kPlanes || sizeof(T) == 8 || kKept ? 2 : 4;
+constexpr int kForwardBlocks = Walk::kPlanes && sizeof(T) < 8 && !kKept ? 4
+                               : Walk::kSingles                         ? 3
+                                                                        : 2;
 
 /// Work     channel_queue.cuh, channel_walk.cuh.
 /// Bytes    each element of x is read once where items are kept, else twice, the second time out of the L2 cache where

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // dweight and dbias of a norm whose sets are not channels, or the table of sums of a batch norm in parts: sums of the
-// entries of all batches. A launch of its own, or blocks of a second pass, which is a launch already.
+// entries of all batches. A launch of its own, or blocks of a second pass, which is a launch already. Where batches are
+// many, a launch before it makes few entries of them (channel_chunks.cuh).
 #pragma once
 
 #include "cuda/channel_slopes.cuh"
 #include "cuda/channel_sums.cuh"
-#include "math/cascade_sum.h"
 
 namespace normact::cuda {
 
@@ -21,6 +21,30 @@ inline unsigned finish_blocks(int64_t channels) {
   return static_cast<unsigned>((channels + kFinishWarps - 1) / kFinishWarps);
 }
 
+/// The sum of pairs at(0) .. at(count - 1), to all lanes of a warp: of any number of them without long chains, which
+/// fp32 would not bear.
+template <class A, class At>
+__device__ __forceinline__ NumberPair<A> warp_sum_of_pairs(int64_t count, At at) {
+  constexpr int kApart = 4, kTerms = 16;
+  NumberPair<A> total{A(0), A(0)};
+  for (int64_t begin = threadIdx.x % kWarp; begin < count; begin += kTerms * kApart * kWarp) {
+    NumberPair<A> sum[kApart] = {};
+    const int64_t end = min(begin + kTerms * kApart * kWarp, count);
+    for (int64_t first = begin; first < end; first += kApart * kWarp) {
+#pragma unroll
+      for (int k = 0; k < kApart; ++k) {
+        if (first + k * kWarp >= end) continue;
+        const NumberPair<A> of = at(first + k * kWarp);
+        sum[k].first += of.first;
+        sum[k].second += of.second;
+      }
+    }
+    total.first += (sum[0].first + sum[1].first) + (sum[2].first + sum[3].first);
+    total.second += (sum[0].second + sum[1].second) + (sum[2].second + sum[3].second);
+  }
+  return {warp_sum(total.first), warp_sum(total.second)};
+}
+
 template <class T>
 struct ChannelGradients {
   using A = Accumulator<T>;
@@ -30,14 +54,14 @@ struct ChannelGradients {
   int64_t batches, channels, parts;
   unsigned blocks;  // that it takes, a warp a channel; 0 if nothing is wanted
 
-  /// What a problem asks for; `first_entries` are those that a first pass leaves.
+  /// What a problem asks for, of the entries that the launches before leave.
   ChannelGradients(const BackwardProblem<A>& p, ChannelPasses passes, const ChannelPlan& plan,
-                   const NumberPair<A>* first_entries)
+                   const NumberPair<A>* left)
       : dweight(p.dweight),
         dbias(p.dbias),
         table(passes == ChannelPasses::reduce ? p.sums : ChannelTable{}),
-        entries(first_entries),
-        batches(plan.batches),
+        entries(left),
+        batches(plan.chunks > 0 ? plan.chunks : plan.batches),
         channels(p.geometry.channels),
         parts(plan.parts) {
     const bool gradients = dweight.data != nullptr || dbias.data != nullptr;
@@ -47,25 +71,21 @@ struct ChannelGradients {
     blocks = wanted ? finish_blocks(channels) : 0;
   }
 
+  /// The same as blocks of a second pass, if it has any.
+  ChannelGradients beside(const ChannelPlan& plan) const {
+    ChannelGradients gradients = *this;
+    if (!plan.gradients_beside()) gradients.blocks = 0;
+    return gradients;
+  }
+
   /// A warp adds up the entries of a channel; zeros without any.
   __device__ __forceinline__ void add_up(unsigned block) const {
     const int64_t channel = warp_channel(block);
     if (channel >= channels) return;
-    CascadeSum<A> first, second;
-    const int64_t count = batches * parts;
-    for (int64_t begin = threadIdx.x % kWarp; begin < count; begin += 16 * kWarp) {
-      NumberPair<A> sum{A(0), A(0)};
-#pragma unroll 4
-      for (int64_t i = begin; i < begin + 16 * kWarp && i < count; i += kWarp) {
-        const int64_t batch = parts == 1 ? i : i / parts;
-        const auto entry = handed<Arrival::there>(entries + (batch * channels + channel) * parts + (i - batch * parts));
-        sum.first += entry.first;
-        sum.second += entry.second;
-      }
-      first.add(sum.first);
-      second.add(sum.second);
-    }
-    const NumberPair<A> sum{warp_sum(first.total()), warp_sum(second.total())};
+    const NumberPair<A> sum = warp_sum_of_pairs<A>(batches * parts, [&](int64_t i) {
+      const int64_t batch = parts == 1 ? i : i / parts;
+      return handed<Arrival::there>(entries + (batch * channels + channel) * parts + (i - batch * parts));
+    });
     if (threadIdx.x % kWarp != 0) return;
     if (dbias.data != nullptr) store_parameter<T>(dbias, channel * dbias.stride, sum.first);
     if (dweight.data != nullptr) store_parameter<T>(dweight, channel * dweight.stride, sum.second);

@@ -9,6 +9,13 @@
 
 namespace normact::cuda {
 
+/// Of a power of two.
+inline int logarithm(int size) {
+  int bits = 0;
+  while (1 << bits < size) ++bits;
+  return bits;
+}
+
 /// What kernels are told beside the problem.
 struct ChannelSpace {
   ChannelOrder order;
@@ -38,6 +45,7 @@ struct ChannelSpace {
   Divisor by_strips = divisor_of(int64_t{slabs} * stacks_a_slab);  // rows: stacks of all slabs
   int64_t channels, places, places_before, places_after, samples_a_batch;
   int64_t units, units_a_part, parts;
+  bool few_units = units < kMaxDivisor;
   int64_t group_entries_at;  // of groups of several channels, in entries; 0 where channels have none
   Divisor segments;          // planes: of a plane
   // Divide numbers below 2^31, which those of the kernels for packs are, as are channels and the entries of a group.
@@ -155,11 +163,6 @@ struct ChannelSpace {
     const int64_t channels = p.geometry.channels / p.geometry.groups;
     return plan.access == ChannelAccess::planes && channels % plan.tile == 0 ? static_cast<int>(channels / plan.tile)
                                                                              : 1;
-  }
-  static int logarithm(int size) {
-    int bits = 0;
-    while (1 << bits < size) ++bits;
-    return bits;
   }
   static Divisor divisor_of(int64_t size) { return Divisor(size < kMaxDivisor ? static_cast<unsigned>(size) : 1); }
   static constexpr int64_t kMaxDivisor = int64_t{1} << 31;

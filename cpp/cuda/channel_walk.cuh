@@ -6,7 +6,8 @@
 //                at multiples of 16 bytes, so the first and last of a plane may hold elements of its neighbours;
 //                kWhole: none does, which is half of the code.
 //   RowWalk      neighbours are channels of one place, or columns (ChannelAccess). A thread keeps its kWidth channels
-//                and goes down the rows, `lines` threads of a column in turn. With kWidth 1, units have any strides.
+//                and goes down the rows, `lines` threads of a column in turn. With kWidth 1, units have one stride in
+//                each tensor, or, kStrided, any strides.
 #pragma once
 
 #include "cuda/channel_kept.cuh"
@@ -48,7 +49,7 @@ class PlaneWalk {
   static constexpr int kWidth = kPackSize<T>;
   static constexpr int kWidthBits = kWidth == 8 ? 3 : kWidth == 4 ? 2 : 1;
   static constexpr int kOwned = 1;  // channels of a thread
-  static constexpr bool kPlanes = true, kEdges = !kWhole;
+  static constexpr bool kPlanes = true, kEdges = !kWhole, kSingles = false;
   static constexpr int owner(int) { return 0; }
   using Access = Pack<T>;
 
@@ -177,7 +178,7 @@ class PlaneWalk {
   int64_t offset_;
 };
 
-template <class T, int kElements>
+template <class T, int kElements, bool kStrided = false>
 class RowWalk {
  public:
   using Element = T;
@@ -185,6 +186,7 @@ class RowWalk {
   static constexpr int kWidth = kElements;
   static constexpr int kOwned = kElements;
   static constexpr bool kPlanes = false, kEdges = false;
+  static constexpr bool kSingles = kElements == 1 && !kStrided;  // single elements, of which many are under way
   static constexpr int owner(int j) { return j; }
   struct Single {
     T value;
@@ -236,16 +238,17 @@ class RowWalk {
     if constexpr (kWidth > 1) {  // all tensors have x's strides; samples of a batch follow each other as places do
       return base_ + static_cast<int64_t>(spot.unit) * static_cast<int>(x_.place_stride[0]);
     } else {
-      const int64_t sample = spot.unit / s.places, place = spot.unit - sample * s.places;
-      return (batch_ + sample) * view.sample_stride + channel_ * view.channel_stride +
-             strided_offset(place, s.place_ndim, s.place_shape, view.place_stride);
+      const int64_t at = batch_ * view.sample_stride + channel_ * view.channel_stride;
+      if constexpr (!kStrided) return at + spot.unit * unit_stride(s.places, view);
+      const int64_t sample = sample_of(spot.unit), place = spot.unit - sample * s.places;
+      return at + sample * view.sample_stride + strided_offset(place, s.place_ndim, s.place_shape, view.place_stride);
     }
   }
   __device__ __forceinline__ bool whole(const Spot&) const { return true; }
   __device__ __forceinline__ bool inside(const Spot&, int) const { return true; }
   __device__ __forceinline__ int count(const Spot&) const { return 1; }
   __device__ __forceinline__ int64_t number(const Spot& spot, int j) const {
-    const int64_t sample = kWidth > 1 ? s.by_places.quotient(static_cast<unsigned>(spot.unit)) : spot.unit / s.places;
+    const int64_t sample = sample_of(spot.unit);
     return s.number_of<(kWidth > 1)>(batch_ + sample, channel_ + j, spot.unit - sample * s.places);
   }
   __device__ __forceinline__ bool numbers_evenly() const { return s.places_after == 1; }
@@ -284,6 +287,12 @@ class RowWalk {
   }
 
  private:
+  /// Of a batch. Numbers below 2^31 take no 64-bit division, which is as much work as all else on an element.
+  __device__ __forceinline__ int64_t sample_of(Unit unit) const {
+    if (kWidth > 1 || s.few_units) return s.by_places.quotient(static_cast<unsigned>(unit));
+    return unit / s.places;
+  }
+
   const ChannelSpace& s;
   const ChannelView& x_;
   int column_, line_, channel_;

@@ -12,6 +12,7 @@
 #include "cuda/channel_ring_forward.cuh"
 #include "cuda/channel_slab_backward.cuh"
 #include "cuda/channel_slab_forward.cuh"
+#include "cuda/launch_channel_registers.cuh"
 #include "cuda/launch_channel_rows.cuh"
 
 namespace normact::cuda {
@@ -32,12 +33,16 @@ Status with_activation(const ChannelPlan& plan, normact_activation_kind kind, Ru
   if constexpr (Walk::kWidth > 1) {
     return with_act<T>(kind, with);
   } else {
+    if constexpr (Walk::kSingles) {
+      if (kind == NORMACT_ACTIVATION_IDENTITY) return with(Identity<Math<T>>{});
+    }
     return with(AnyActivation{});
   }
 }
 
-/// The same with the walk of this access. That of elements has one instance for any activation; planes of whole packs
-/// that are not kept go as any others, where launches do not serve them. Rows are kept.
+/// The same with the walk of this access. That of elements has an instance for any activation, and one for none where
+/// units are even; planes of whole packs that are not kept go as any others, where launches do not serve them. Rows are
+/// kept.
 template <class T, class Run>
 Status with_instance(const ChannelPlan& plan, normact_activation_kind kind, Run run) {
   if constexpr (sizeof(T) < 8) {
@@ -47,7 +52,8 @@ Status with_instance(const ChannelPlan& plan, normact_activation_kind kind, Run 
     if (plan.access == ChannelAccess::planes) return with_activation<T, PlaneWalk<T, false>>(plan, kind, run);
     if (goes_by_rows(plan.access)) return with_activation<T, RowWalk<T, kPackSize<T>>>(plan, kind, run);
   }
-  return with_activation<T, RowWalk<T, 1>>(plan, kind, run);
+  if (plan.even) return with_activation<T, RowWalk<T, 1>>(plan, kind, run);
+  return with_activation<T, RowWalk<T, 1, true>>(plan, kind, run);
 }
 
 /// A first pass over planes may start while the kernel before it ends, for which it waits. So may a second one, which
@@ -90,7 +96,7 @@ Status launch_plane_backward(const ChannelInputGradient& problem, ChannelPasses 
     }
     if (passes == ChannelPasses::reduce) return {};
     const bool alone = passes == ChannelPasses::apply;
-    const ChannelGradients<T> gradients(p, passes, plan, entries);
+    const auto gradients = ChannelGradients<T>(p, passes, plan, entries).beside(plan);
     return launch_kernel<plane_backward_kernel<T, decltype(act)>>(
         "plane norm backward kernel launch", with_gradients(plane_shape(plan.apply, alone), gradients), launch, p,
         PlaneSpace(p, p.x, plan.apply), alone ? nullptr : entries, static_cast<unsigned>(plan.reduce.parts), gradients);
@@ -204,6 +210,7 @@ Status launch_forward_passes(const ChannelForward& problem, ChannelPasses passes
   using A = Accumulator<T>;
   const bool launches = plan.order == ChannelOrder::launches;
   const ForwardProblem<A> p(problem);
+  if (plan.order == ChannelOrder::registers) return launch_register_forward<T>(p, plan, launch);
   if constexpr (sizeof(T) < 8) {
     if (launches && goes_by_rows(plan.access)) return launch_row_forward<T>(p, passes, plan, launch);
     if (launches) return launch_plane_forward<T>(problem, passes, plan, launch);
@@ -222,6 +229,21 @@ Status launch_forward_passes(const ChannelForward& problem, ChannelPasses passes
   });
 }
 
+/// Running statistics of instance norm.
+template <class A, class Entry>
+Status launch_instance_running(const ChannelForward& p, const Entry* entries, const ChannelPlan& plan,
+                               const Launch& launch) {
+  const auto enter = [&](const auto* from, int64_t batches, int64_t parts) {
+    using From = std::remove_cv_t<std::remove_pointer_t<decltype(from)>>;
+    return launch_kernel<instance_running_kernel<A, From>>(
+        "running statistics kernel launch", finish_shape(p.geometry.channels), launch, p, from, batches, parts);
+  };
+  if (plan.chunks == 0) return enter(entries, plan.batches, plan.parts);
+  NORMACT_TRY(launch_chunks<A>(entries, p.geometry.channels, plan.parts, plan, launch));
+  const void* chunks = ChannelWorkspace(launch, plan).chunk_entries();
+  return enter(static_cast<const NumberPair<A>*>(chunks), plan.chunks, int64_t{1});
+}
+
 template <class T>
 Status launch_channel_forward(const ChannelForward& problem, const ChannelPlan& plan, const Launch& launch) {
   using A = Accumulator<T>;
@@ -232,9 +254,10 @@ Status launch_channel_forward(const ChannelForward& problem, const ChannelPlan& 
   NORMACT_TRY(launch_forward_passes<T>(p, passes, plan, launch));
   const ChannelWorkspace workspace(launch, plan);
   if (batch && p.set == ChannelSet::group && p.running.mean.data != nullptr) {
-    NORMACT_TRY(launch_kernel<instance_running_kernel<A>>(
-        "running statistics kernel launch", finish_shape(p.geometry.channels), launch, p,
-        static_cast<const MomentsEntry<A>*>(workspace.entries()), plan.parts));
+    NORMACT_TRY(
+        plan.order == ChannelOrder::registers
+            ? launch_instance_running<A>(p, static_cast<const NumberPair<A>*>(workspace.entries()), plan, launch)
+            : launch_instance_running<A>(p, static_cast<const MomentsEntry<A>*>(workspace.entries()), plan, launch));
   }
   if (batch && p.running.batches != nullptr && p.running.cumulative) {
     NORMACT_TRY(launch_kernel<channel_batch_kernel>("batch count kernel launch", {dim3(1), dim3(1)}, launch,
@@ -268,6 +291,7 @@ Status launch_backward_passes(const BackwardProblem<Accumulator<T>>& p, const Ch
   using A = Accumulator<T>;
   const bool launches = plan.order == ChannelOrder::launches;
   if (plan.units == 0) return {};
+  if (plan.order == ChannelOrder::registers) return launch_register_backward<T>(p, plan, launch);
   if constexpr (sizeof(T) < 8) {
     if (launches && goes_by_rows(plan.access)) return launch_row_backward<T>(p, passes, plan, launch);
     if (launches) return launch_plane_backward<T>(problem, passes, plan, launch);
@@ -293,10 +317,16 @@ Status launch_channel_backward(const ChannelInputGradient& problem, ChannelPasse
   BackwardProblem<A> p(problem);
   set_geometry(plan, &p, {&p.dy, &p.x, &p.addend, &p.y, &p.dx, &p.daddend});
   NORMACT_TRY(launch_backward_passes<T>(p, problem, passes, plan, launch));
-  const bool added_up = plan.order == ChannelOrder::launches && passes == ChannelPasses::both && plan.units > 0;
-  const ChannelGradients<T> gradients(p, passes, plan,
-                                      static_cast<const NumberPair<A>*>(ChannelWorkspace(launch, plan).entries()));
+  const ChannelWorkspace workspace(launch, plan);
+  const auto* entries =
+      static_cast<const NumberPair<A>*>(plan.chunks > 0 ? workspace.chunk_entries() : workspace.entries());
+  const ChannelGradients<T> gradients(p, passes, plan, entries);
+  const bool added_up = plan.gradients_beside() && passes == ChannelPasses::both && plan.units > 0;
   if (added_up || gradients.blocks == 0) return {};
+  if (plan.chunks > 0) {
+    const int64_t columns = p.geometry.channels * plan.parts;
+    NORMACT_TRY(launch_chunks<A>(static_cast<const NumberPair<A>*>(workspace.entries()), columns, 1, plan, launch));
+  }
   return launch_kernel<channel_gradients_kernel<T>>("parameter gradient kernel launch",
                                                     finish_shape(p.geometry.channels), launch, gradients);
 }

@@ -5,6 +5,7 @@
 
 #include <initializer_list>
 
+#include "cuda/channel_chunks.cuh"
 #include "cuda/channel_finish.cuh"
 #include "cuda/channel_launchers.h"
 #include "cuda/launch.cuh"
@@ -25,6 +26,7 @@ struct ChannelWorkspace {
   void* entries() const { return data; }
   void* finals() const { return data + plan.finals; }
   void* counters() const { return data + plan.counters; }
+  void* chunk_entries() const { return data + plan.chunk_entries; }
 
   Status clear_counters(const Launch& launch) const {
     if (plan.counter_bytes == 0) return {};
@@ -48,6 +50,16 @@ inline LaunchShape finish_shape(int64_t channels) {
   LaunchShape shape = channel_shape(finish_blocks(channels));
   shape.after_previous = true;
   return shape;
+}
+
+/// Few entries in the place of those of many batches, of which each column's are the first of `step`.
+template <class A, class Entry>
+Status launch_chunks(const Entry* entries, int64_t columns, int64_t step, const ChannelPlan& plan,
+                     const Launch& launch) {
+  const ChannelChunks<Entry> chunks{entries, plan.batches, columns, step, plan.batches_a_chunk};
+  return launch_kernel<channel_chunks_kernel<A, Entry>>(
+      "chunks kernel launch", channel_shape(plan.chunks * chunks.blocks).chained(), launch, chunks,
+      static_cast<NumberPair<A>*>(ChannelWorkspace(launch, plan).chunk_entries()));
 }
 
 /// The shape of a second pass with the blocks that add up gradients.

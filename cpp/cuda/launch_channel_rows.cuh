@@ -63,7 +63,7 @@ Status launch_row_backward(const BackwardProblem<Accumulator<T>>& p, ChannelPass
   const ChannelWorkspace workspace(launch, plan);
   auto* entries = static_cast<NumberPair<A>*>(workspace.entries());
   auto* finals = static_cast<NumberPair<A>*>(workspace.finals());
-  const ChannelGradients<T> gradients(p, passes, plan, entries);
+  const auto gradients = ChannelGradients<T>(p, passes, plan, entries).beside(plan);
   return with_act<T>(p.activation.kind, [&](auto act) {
     using Act = decltype(act);
     return launch_row_passes(

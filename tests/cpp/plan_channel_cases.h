@@ -256,12 +256,54 @@ inline void check_rings(const ChannelRequest& r, const ChannelPlan& plan) {
   CHECK_EQ(plan.parameter_bytes, d.tables * 2 * 2 * accumulator_bytes(r.dtype));
 }
 
+/// Every element of a set is a thread's, every set and sample a block's, and what is left of them has room.
+inline void check_registers(const ChannelRequest& r, const ChannelPlan& plan) {
+  const normact::RegisterDivision& d = plan.registers;
+  const int64_t elements = r.geometry.places * (r.geometry.channels / r.geometry.groups);
+  const int64_t own = int64_t{d.width} * d.accesses, teams = plan.threads / d.lanes;
+  CHECK_EQ(d.lanes & (d.lanes - 1), 0);
+  CHECK(d.lanes * own >= elements && (d.lanes == 1 || d.lanes / 2 * own < elements));
+  CHECK(d.accesses == 1 || d.accesses / 2 * d.lanes * d.width <= elements);  // RegisterShare::has_access
+  CHECK(own <= normact::kRegisterElements && normact::kRegisterElements % own == 0);
+  CHECK(d.lanes <= 32 || own == normact::kRegisterElements);  // several warps have one sample at a time
+  CHECK(plan.threads <= (own == normact::kRegisterElements ? normact::kMostRegisterThreads : normact::kChannelThreads));
+  CHECK(plan.threads % 32 == 0 && d.tile >= 1 && d.lines >= 1 && d.tile * d.lines <= teams);
+  CHECK(d.tile * d.tiles >= r.geometry.groups && d.tile * (d.tiles - 1) < r.geometry.groups);
+  const int64_t at_once = d.lines * (normact::kRegisterElements / own), parts = plan.batches;
+  CHECK(d.samples_a_part % at_once == 0 && d.samples_a_part / d.lines <= 128);  // fp32 bears sums of as many
+  CHECK(parts * d.samples_a_part >= r.geometry.samples && (parts - 1) * d.samples_a_part < r.geometry.samples);
+  CHECK_EQ(plan.blocks, parts * d.tiles);
+  CHECK(plan.counter_bytes == 0 && !plan.waits_together() && plan.scratch_bytes <= kHopper.shared_memory_block);
+  const int64_t pair = 2 * accumulator_bytes(r.dtype);
+  if (!r.channel_sums && !r.averages) return;
+  CHECK(plan.scratch_bytes >= (r.channel_sums ? own : 1) * plan.threads * pair);
+  CHECK(plan.workspace_bytes >= static_cast<size_t>(parts * r.geometry.channels * pair));
+}
+
+/// Chunks have all batches, and leave few entries.
+inline void check_chunks(const ChannelRequest& r, const ChannelPlan& plan) {
+  const int64_t parts = r.channel_sums ? plan.parts : 1;
+  if (plan.chunks == 0) {
+    const bool sums = r.set == ChannelSet::group && r.passes == ChannelPasses::both && (r.channel_sums || r.averages);
+    CHECK(!sums || plan.batches * parts <= 1024 || plan.batches < 32);
+    return;
+  }
+  CHECK(plan.chunks * plan.batches_a_chunk >= plan.batches && (plan.chunks - 1) * plan.batches_a_chunk < plan.batches);
+  CHECK(plan.chunks == 1 || plan.chunks * parts <= 1024);
+  const int64_t bytes = plan.chunks * r.geometry.channels * parts * 2 * accumulator_bytes(r.dtype);
+  CHECK(plan.workspace_bytes >= plan.chunk_entries + static_cast<size_t>(bytes));
+  CHECK(plan.chunk_entries >= plan.finals && plan.chunk_entries >= plan.counters + plan.counter_bytes);
+  CHECK(!plan.gradients_beside());
+}
+
 /// What is true of a plan that has no items; false if it has.
 inline bool check_without_items(const ChannelRequest& r, const ChannelPlan& plan) {
+  check_chunks(r, plan);
   switch (plan.order) {
     case ChannelOrder::launches: check_launches(r, plan); return true;
     case ChannelOrder::slabs: check_slabs(r, plan); return true;
     case ChannelOrder::rings: check_rings(r, plan); return true;
+    case ChannelOrder::registers: check_registers(r, plan); return true;
     default: return false;
   }
 }

@@ -20,7 +20,7 @@ from devices import Device, NumpyDevice
 pytestmark = pytest.mark.cuda
 
 SHORT_COLS = (1, 2, 7, 31, 33, 64, 127, 255, 256, 257, 768, 1000, 1024, 2047)
-LONG_COLS = (4096, 4097, 8192, 9224, 12289, 16384, 65536, 300000)
+LONG_COLS = (4096, 4097, 8192, 9224, 12289, 16384, 65536, 150_001, 300_000)
 both_dtypes = pytest.mark.parametrize(("dtype", "parameter_dtype"), DTYPES, ids=["-".join(pair) for pair in DTYPES])
 
 
