@@ -183,16 +183,6 @@ class RegisterShare {
     }
   }
 
-  /// An element of each set, the same to all its threads, if it is finite; value: what load() has brought.
-  __device__ __forceinline__ A origin(const ChannelView& x, const Values& value, int turn, int q) const {
-    if constexpr (kSamples > 1) {  // a set is in a warp
-      return finite_or_zero(__shfl_sync(kFullWarp, value[q][0], static_cast<int>(threadIdx.x % kWarp) - lane_));
-    } else {
-      const T* const first = static_cast<const T*>(x.data) + base(x) + ahead(turn, q) * x.sample_stride;
-      return has(turn, q) ? finite_or_zero(convert<A>(*first)) : A(0);
-    }
-  }
-
  private:
   struct Spot {
     int first, second;

@@ -3,42 +3,39 @@
 #pragma once
 
 #include "cuda/channel_registers.cuh"
+#include "cuda/values.cuh"
 
 namespace normact::cuda {
 
-/// mean and sum of squares about it of the sets of a turn, to all their threads, and x - mean in the place of x. The
-/// mean is told from an element of the set, and what elements have about it is summed after it is known.
+/// mean and sum of squares about it of the sets of a turn, to all their threads, and x - mean in the place of x. What
+/// elements have about the mean is summed after it is known, and so is what its rounding has left.
 template <class Share, class A>
-__device__ __forceinline__ void centre_sets(const ChannelView& view, const Share& share, A reciprocal, int turn,
-                                            typename Share::Sum& sum, typename Share::Values& x,
-                                            NumberPair<A> (&moments)[Share::kSamples]) {
-  constexpr int kWidth = Share::kSetElements / Share::kAccessCount;
-  A total[Share::kSamples];
+__device__ __forceinline__ void centre_sets(const Share& share, A reciprocal, typename Share::Sum& sum,
+                                            typename Share::Values& x, NumberPair<A> (&moments)[Share::kSamples]) {
+  constexpr int kSamples = Share::kSamples, kWidth = Share::kSetElements / Share::kAccessCount;
+  A total[kSamples], about[2 * kSamples] = {};
 #pragma unroll
-  for (int q = 0; q < Share::kSamples; ++q) {
-    moments[q].first = share.origin(view, x, turn, q);
-    total[q] = A(0);
-#pragma unroll
-    for (int i = 0; i < Share::kSetElements; ++i) {
-      x[q][i] -= moments[q].first;
-      if (share.has_access(i / kWidth)) total[q] += x[q][i];
-    }
-  }
+  for (int q = 0; q < kSamples; ++q) total[q] = total_of(x[q]);  // others are zeros
   sum.run(total);
 #pragma unroll
-  for (int q = 0; q < Share::kSamples; ++q) {
+  for (int q = 0; q < kSamples; ++q) {
     const A mean = total[q] * reciprocal;
-    moments[q].first += mean;
-    total[q] = A(0);
+    moments[q].first = mean;
 #pragma unroll
     for (int i = 0; i < Share::kSetElements; ++i) {
       x[q][i] -= mean;
-      if (share.has_access(i / kWidth)) total[q] += x[q][i] * x[q][i];
+      if (!share.has_access(i / kWidth)) continue;
+      about[2 * q] += x[q][i];
+      about[2 * q + 1] += x[q][i] * x[q][i];
     }
   }
-  sum.run(total);
+  sum.run(about);
 #pragma unroll
-  for (int q = 0; q < Share::kSamples; ++q) moments[q].second = total[q];
+  for (int q = 0; q < kSamples; ++q) {
+    const Moments<A> m = moments_about(moments[q].first, about[2 * q], about[2 * q + 1], A(0), reciprocal);
+    centre(x[q], about[2 * q] * reciprocal);
+    moments[q] = {m.mean, m.m2 < A(0) ? A(0) : m.m2};  // max() would lose NaN
+  }
 }
 
 /// Work     a block the sets of some groups of the samples of a part, several at a time.
@@ -64,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, register_blocks(kThreads, kWidth))
     typename Share::Values x;
     NumberPair<A> moments[kSamples];
     share.load(p.x, turn, x);
-    centre_sets(p.x, share, reciprocal, turn, sum, x, moments);
+    centre_sets(share, reciprocal, sum, x, moments);
 #pragma unroll
     for (int q = 0; q < kSamples; ++q) {
       const A rstd = rstd_of(moments[q].second * reciprocal, p.eps);
