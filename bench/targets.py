@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.cases import ACTIVATED, DIRECTIONS, LARGE, MIB, PLAIN, Case
+from bench.cases import ACTIVATED, DIRECTIONS, LARGE, MIB, PLAIN, SMALL_SETS, Case
 
 ACTIVATIONS = ("pointwise", "bias", "gated")  # the families
 CHANNEL = ("channel",)
@@ -183,7 +183,7 @@ def _gpu_activation_targets() -> list[Target]:
 def _channel(
     function: str, direction: str | None = None, *, held: bool | None = None, least: int = 0, most: float = math.inf
 ):
-    """Cases of bf16, whose sets fit on the chip or do not, of tensors of so many bytes."""
+    """Cases of bf16, whose sets fit on the chip or do not, of tensors of so many bytes. Goals are of images."""
 
     def select(case: Case, _: Record) -> bool:
         return (
@@ -191,6 +191,7 @@ def _channel(
             and direction in (None, case.direction)
             and held in (None, _held(case))
             and case.dtype == "bf16"
+            and case.shape not in SMALL_SETS
             and least <= case.tensor_bytes <= most
         )
 
