@@ -140,7 +140,7 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, const ChannelTuni
   *plan = {};
   plan->access = r.access;
   plan->whole = r.access == ChannelAccess::planes && r.aligned;
-  plan->even = r.even_units;
+  plan->even_units = r.even_units;
   plan->batches = batches_of(r);
   plan->groups = r.geometry.groups;
   plan->unit_step = 1;

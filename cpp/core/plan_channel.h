@@ -141,8 +141,8 @@ struct RegisterDivision {
 struct ChannelPlan {
   ChannelAccess access;
   ChannelOrder order;
-  bool whole;  // planes: each is whole packs
-  bool even;   // elements: units have one stride in each tensor
+  bool whole;       // planes: each is whole packs
+  bool even_units;  // elements: units have one stride in each tensor
   ChannelMask mask;
   bool mask_with_y;    // its bits are written with y: those of an access, or of two side by side, are a byte
   bool cached;         // launches over rows: the L2 cache has room for all that the first pass reads

@@ -23,14 +23,12 @@ template <class Entry>
 struct ChannelChunks {
   const Entry* entries;
   int64_t batches, columns, step, batches_a_chunk;
-  int lines = columns < kChannelThreads ? kChannelThreads / static_cast<int>(columns) : 1;  // of a block at a time
-
+  int lines = columns < kChannelThreads ? kChannelThreads / static_cast<int>(columns) : 1;     // of a block at a time
   unsigned blocks = static_cast<unsigned>((columns + kChannelThreads - 1) / kChannelThreads);  // of a chunk
 };
 
 /// Work     a block a chunk of batches, of 256 columns or of all. A thread has the batches of a line; one of each
-/// column
-///          adds up the lines.
+///          column adds up the lines.
 /// Bytes    entries are read once.
 /// Barriers one.
 template <class A, class Entry>

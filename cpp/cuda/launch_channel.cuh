@@ -52,7 +52,7 @@ Status with_instance(const ChannelPlan& plan, normact_activation_kind kind, Run 
     if (plan.access == ChannelAccess::planes) return with_activation<T, PlaneWalk<T, false>>(plan, kind, run);
     if (goes_by_rows(plan.access)) return with_activation<T, RowWalk<T, kPackSize<T>>>(plan, kind, run);
   }
-  if (plan.even) return with_activation<T, RowWalk<T, 1>>(plan, kind, run);
+  if (plan.even_units) return with_activation<T, RowWalk<T, 1>>(plan, kind, run);
   return with_activation<T, RowWalk<T, 1, true>>(plan, kind, run);
 }
 
