@@ -29,6 +29,17 @@ if TYPE_CHECKING:
 _LEGACY_STREAMS = (0, 1)
 
 
+def _half_shape(x: Any, axis: int) -> tuple[int, ...]:
+    shape = list(x.shape)
+    shape[axis] //= 2
+    return tuple(shape)
+
+
+def half_of(x: Any, axis: int) -> Any:
+    """A view of the first half of x along an axis."""
+    return x[(slice(None),) * (axis % len(x.shape)) + (slice(x.shape[axis] // 2),)]
+
+
 class Family:
     """Arrays of a library that normact can read and write but not make."""
 
@@ -50,9 +61,9 @@ class Family:
             self.empty_stats(x, shape) if rstd is None else rstd,
         )
 
-    def empty(self, x: Any, shape: tuple[int, ...]) -> Any:
-        """The same with this shape and the dtype of x, row-major."""
-        return self.empty_like(x)  # raises
+    def empty_half(self, x: Any, axis: int) -> Any:
+        """The same with half the size along an axis."""
+        return self.empty_like(half_of(x, axis))
 
     def empty_bytes(self, x: Any, count: int) -> Any:
         """The same for so many uint8."""
@@ -86,9 +97,6 @@ class _Numpy(Family):
     def empty_stats(self, x: Any, shape: tuple[int, ...]) -> Any:
         return np.empty(shape, np.float64 if x.dtype == np.float64 else np.float32)
 
-    def empty(self, x: Any, shape: tuple[int, ...]) -> Any:
-        return np.empty(shape, x.dtype)
-
     def empty_bytes(self, x: Any, count: int) -> Any:
         return np.empty(count, np.uint8)
 
@@ -109,8 +117,9 @@ class _Torch(Family):
         # PyTorch reads single sizes in half of the time that a torch.Size takes.
         return x.new_empty(*shape, dtype=dtype) if shape else x.new_empty(shape, dtype=dtype)
 
-    def empty(self, x: Any, shape: tuple[int, ...]) -> Any:
-        return x.new_empty(shape)
+    def empty_half(self, x: Any, axis: int) -> Any:
+        # The strides of both are in the order of x's; a view takes as long again as the allocation.
+        return x.new_empty(_half_shape(x, axis)) if x.is_contiguous() else self.empty_like(half_of(x, axis))
 
     def empty_bytes(self, x: Any, count: int) -> Any:
         return x.new_empty(count, dtype=self._torch.uint8)
@@ -146,10 +155,6 @@ class _Cupy(Family):
     def empty_stats(self, x: Any, shape: tuple[int, ...]) -> Any:
         with x.device:
             return self._cupy.empty(shape, np.float64 if x.dtype == np.float64 else np.float32)
-
-    def empty(self, x: Any, shape: tuple[int, ...]) -> Any:
-        with x.device:
-            return self._cupy.empty(shape, x.dtype)
 
     def empty_bytes(self, x: Any, count: int) -> Any:
         with x.device:
@@ -195,8 +200,8 @@ class _Immutable(Family, abc.ABC):
     def empty_stats(self, x: Any, shape: tuple[int, ...]) -> Any:
         return self._empty(x, shape, "float64" if x.dtype.name == "float64" else "float32")
 
-    def empty(self, x: Any, shape: tuple[int, ...]) -> Any:
-        return self._empty(x, shape, x.dtype.name)
+    def empty_half(self, x: Any, axis: int) -> Any:
+        return self._empty(x, _half_shape(x, axis), x.dtype.name)  # a part of x would be a copy
 
     def empty_bytes(self, x: Any, count: int) -> Any:
         return self._empty(x, (count,), "uint8")

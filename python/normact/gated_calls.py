@@ -63,12 +63,11 @@ def _options(kind: str, axis: Any, alpha: Any, beta: Any, threshold: Any, limit:
     return axis, *numbers(kind, alpha, beta, threshold), 0.0 if limit is None else limit, up_offset
 
 
-def _half_shape(x: Any, axis: Any) -> tuple[int, ...]:
-    """x.shape with half the size along the axis; a wrong axis is left for the library to refuse."""
-    shape = list(x.shape)
-    if isinstance(axis, int) and -len(shape) <= axis < len(shape):
-        shape[axis] //= 2
-    return tuple(shape)
+def _empty_output(function: str, gate: Any, up: Any, axis: Any) -> Any:
+    """y, in memory as gate is; with half the size of a packed one. A wrong axis is left for the library to refuse."""
+    family = family_of(gate, function, "gate")
+    packed = up is None and isinstance(axis, int) and -len(gate.shape) <= axis < len(gate.shape)
+    return family.empty_half(gate, axis) if packed else family.empty_like(gate)
 
 
 def forward(
@@ -110,12 +109,9 @@ def _forward_on(
     handle: int | None,
 ) -> Any:
     (given,) = _core.unpack(call[0], out, (("y", "gate"),))
-    family = family_of(gate, call[0], "gate")
-    y = given
-    if y is None:
-        y = family.empty(gate, _half_shape(gate, options[0])) if up is None else family.empty_like(gate)
+    y = _empty_output(call[0], gate, up, options[0]) if given is None else given
     _core.gated_forward(*call, gate, up, *biases, y, *options, handle)
-    return y if y is given else family.hand_over(y, gate)
+    return y if y is given else family_of(gate, call[0], "gate").hand_over(y, gate)
 
 
 def backward(

@@ -67,8 +67,8 @@ def gated(
     Returns
     -------
     y : array
-        Like gate: same framework, device, dtype. Of the shape of `gate` and `up`, and laid out like gate where that is
-        dense; of a packed input with half the size along `axis`, row-major.
+        Like gate: same framework, device, dtype, and its dimensions in the same order in memory. Of the shape of `gate`
+        and `up`; of a packed input with half the size along `axis`.
 
     Raises
     ------

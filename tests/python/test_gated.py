@@ -17,7 +17,7 @@ from activation_checks import Output, gated_arrays, gated_backward, gated_check,
 from cases import DTYPES
 from checks import compare
 from devices import Device
-from layouts import LAYOUTS, supported
+from layouts import LAYOUTS, channels_last, supported
 from test_determinism import assert_same_bits
 
 both_dtypes = pytest.mark.parametrize(("dtype", "bias_dtype"), DTYPES, ids=["-".join(pair) for pair in DTYPES])
@@ -181,10 +181,27 @@ def test_outputs_have_the_layout_of_their_inputs(device: Device) -> None:
     grads = gated_backward(problem, given)
     assert device.strides(grads.dgate) == device.strides(device.empty_like(given.gate))
     assert device.strides(grads.dup) == device.strides(device.empty_like(given.up))
-    one = replace(problem, layout="split")
-    given = gated_arrays(device, one, "transposed")
-    assert device.strides(gated_forward(one, given)) == (40, 8, 1), "row-major, as its shape is new"
-    assert device.strides(gated_backward(one, given).dx) == device.strides(device.empty_like(given.gate))
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 3, 10), (4, 2, 2, 2), (3, 2, 1, 6)])
+def test_packed_outputs_have_the_order_of_their_inputs(device: Device, shape: tuple[int, ...]) -> None:
+    """In memory the dimensions of y follow each other as those of x do, without gaps; dx is as x."""
+    orders = LAYOUTS["contiguous"], LAYOUTS["every_second_column"], LAYOUTS["transposed"], channels_last
+    for order, layout, axis in itertools.product(orders, ("split", "interleaved"), (0, 1, -1)):
+        if shape[axis] % 2 != 0:
+            continue
+        half = [n // 2 if d == axis % 4 else n for d, n in enumerate(shape)]
+        problem = GatedProblem(Kind("silu"), tuple(half), layout=layout, axis=axis)
+        given = gated_arrays(device, problem, order)
+        like = device.empty_like(order(device, np.zeros(half), "float32"))
+        assert significant(device, gated_forward(problem, given)) == significant(device, like)
+        dx = gated_backward(problem, given).dx
+        assert significant(device, dx) == significant(device, device.empty_like(given.gate))
+
+
+def significant(device: Device, array: Any) -> list[int]:
+    """The strides along more than one element."""
+    return [step for step, size in zip(device.strides(array), array.shape, strict=True) if size > 1]
 
 
 @dtypes

@@ -149,3 +149,16 @@ def test_every_operator_is_checked() -> None:
     registered = {name.removeprefix("normact::") for name in _dispatch_get_all_op_names() if "normact::" in name}
     assert {name for name in registered if not name.endswith("_backward")} == set(_samples())
     assert registered - set(_samples()) == {f"{name}_backward" for name in _samples()}
+
+
+@pytest.mark.parametrize("layout", ["split", "interleaved"])
+@pytest.mark.parametrize("axis", [1, 3])
+def test_opcheck_of_packed_images(layout: str, axis: int) -> None:
+    """y lies as x does, in the operator and in its fake."""
+    dense = torch.randn(2, 4, 3, 6)
+    for x in (dense, dense.to(memory_format=torch.channels_last), dense.transpose(0, 3).clone().transpose(0, 3)):
+        rest = (None, None, None, "silu", layout, axis, None, None, None, None, 0.0)
+        torch.library.opcheck(torch.ops.normact.gated.default, (x.requires_grad_(), *rest))
+        with torch._subclasses.FakeTensorMode() as mode:
+            fake = torch.ops.normact.gated.default(mode.from_tensor(x), *rest)
+        assert fake.stride() == torch.ops.normact.gated.default(x, *rest).stride()

@@ -62,7 +62,7 @@ def gated(
     Returns
     -------
     y : Tensor
-        Like gate; of a packed input with half the size along `dim`, row-major.
+        Like gate; of a packed input with half the size along `dim`.
 
     Raises
     ------

@@ -7,6 +7,7 @@ import torch
 
 from normact import activation_calls, gated_calls
 from normact.activation_calls import FROM_OUTPUT
+from normact.arrays import half_of
 from normact.torch.functions import build
 from normact.torch.op import Joined, Op, Options, Tensors, Wanted
 
@@ -80,11 +81,7 @@ def _gated_backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wa
 
 def _gated_empty(tensors: Tensors, options: Options) -> Tensors:
     gate, up, axis = tensors[0], tensors[1], options[2]
-    if up is not None:
-        return (torch.empty_like(gate),)
-    shape = list(gate.shape)
-    shape[axis] //= 2
-    return (gate.new_empty(shape),)
+    return (torch.empty_like(gate if up is not None else half_of(gate, axis)),)
 
 
 def _gated_divisible(ndim: int, names: tuple[str, ...], options: Options) -> list[int]:
