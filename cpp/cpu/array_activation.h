@@ -17,6 +17,12 @@ NORMACT_HD int64_t activation_count(int64_t elements) {
   return (elements + kActivationStep - 1) / kActivationStep * kActivationStep;
 }
 
+/// Zeros in the last step of so many elements, before these are written.
+template <class N>
+NORMACT_HD void clear_last_step(N* h, int64_t elements) {
+  for (int64_t i = elements / kActivationStep * kActivationStep; i < activation_count(elements); ++i) h[i] = 0;
+}
+
 /// Arrays are of accumulators. How precise the results are follows the element type that they will be rounded to.
 struct ArrayActivation {
   /// h[i] = act(h[i]).

@@ -99,7 +99,7 @@ void backward_block(const Call& call, int64_t block, char* lane) {
   const ParameterSums sums = sums_of_block(call.partials, block);
   clear(sums, 0, bytes);
   const bool tiles = in_tiles(call.problem());
-  const int64_t count = tiles ? row_tiles(geometry).count : geometry.rows;
+  const int64_t count = tiles ? call.work.tiles.count : geometry.rows;
   const Range rows = {block * call.blocks.block_rows, std::min(count, (block + 1) * call.blocks.block_rows)};
   if (tiles) return call.kernels->backward_tiles(call.work, rows, sums, lane);
   if (!flushes(call.problem(), call.blocks)) return call.kernels->backward_rows(call.work, rows, sums, lane);
@@ -182,7 +182,7 @@ Status row_norm_backward(const RowBackward& problem, void* workspace) {
   const int64_t bias_at = layout.reserve(copy_bias ? array_bytes(problem) : 0);
   const int64_t chunks_at =
       layout.reserve(call.blocks.shares_rows ? ceil_div(cols, kChunk) * int64_t{sizeof(RowSums)} : 0);
-  call.flush_at = align_up(in_tiles(problem) ? tile_scratch(problem, 2)
+  call.flush_at = align_up(in_tiles(problem) ? tile_scratch(problem, row_tiles(problem), 2)
                                              : backward_scratch(problem, call.blocks.shares_rows ? kChunk : cols));
   call.lane_bytes = call.flush_at + sums_bytes;
   const int64_t lanes_at = layout.reserve(call.threads * call.lane_bytes);
@@ -191,7 +191,8 @@ Status row_norm_backward(const RowBackward& problem, void* workspace) {
   call.chunk_sums = reinterpret_cast<RowSums*>(memory + chunks_at);
   call.lanes = memory + lanes_at;
 
-  call.work = {&problem, problem.weight.data, problem.bias.data, activated, streams_output(problem, traffic)};
+  call.work = {&problem,          problem.weight.data, problem.bias.data, activated, streams_output(problem, traffic),
+               row_tiles(problem)};
   if (copy_weight) {
     call.work.weight =
         copy_parameter(problem, *call.kernels, call.threads, problem.weight, problem.weight_offset, memory + weight_at);

@@ -21,8 +21,7 @@ constexpr bool kExactSums = sizeof(T) == 2;
 /// Centres for deviations of elements of type T, near the given ones.
 template <class T>
 NORMACT_SIMD Vec<T> on_grid(Vec<T> centre) {
-  if constexpr (kExactSums<T>) return widen(narrow(centre, T{}), T{});
-  return centre;
+  return rounded<T>(centre);
 }
 
 /// The factors of one channel, in every lane.

@@ -52,12 +52,11 @@ struct Call {
 /// Threads share the rows, or their tiles.
 void forward_by_rows(const Call& call) {
   const RowForward& p = call.problem;
-  ForwardWork work{&p, p.weight.data, p.bias.data, 0, call.activation, call.streams, call.streams_sum};
+  ForwardWork work{&p, p.weight.data, p.bias.data, 0, call.activation, call.streams, call.streams_sum, row_tiles(p)};
   if (call.weight) work.weight = copy_parameter(p, call.kernels, call.threads, p.weight, p.weight_offset, call.weight);
   if (call.bias) work.bias = copy_parameter(p, call.kernels, call.threads, p.bias, 0, call.bias);
   if (in_tiles(p)) {
-    const RowTiles tiles = row_tiles(p.geometry);
-    parallel_ranges(call.threads, tiles.count, tiles.rows * bytes_of_row(p),
+    parallel_ranges(call.threads, work.tiles.count, work.tiles.rows * bytes_of_row(p),
                     [&](Range range, int lane) { call.kernels.forward_tiles(work, range, call.lane(lane)); });
     return;
   }
@@ -68,7 +67,7 @@ void forward_by_rows(const Call& call) {
 /// y of one chunk of a row. Parameters that need a copy are copied for this chunk alone, which stays in the cache.
 void apply_chunk(const Call& call, int64_t row, Range columns, Statistics statistics, char* lane) {
   const RowForward& p = call.problem;
-  ForwardWork work{&p, p.weight.data, p.bias.data, 0, call.activation, call.streams, false};
+  ForwardWork work{&p, p.weight.data, p.bias.data, 0, call.activation, call.streams, false, {}};
   if (call.weight || call.bias) {
     work.parameters_from = columns.begin;
     work.weight = chunk_of_parameter(p, call.kernels, p.weight, p.weight_offset, columns, lane + call.parameters_at);
@@ -81,7 +80,7 @@ void apply_chunk(const Call& call, int64_t row, Range columns, Statistics statis
 /// Threads share each row.
 void forward_by_chunks(const Call& call, Moments<double>* moments) {
   const RowGeometry& geometry = call.problem.geometry;
-  const ForwardWork work{&call.problem, nullptr, nullptr, 0, nullptr, false, false};
+  const ForwardWork work{&call.problem, nullptr, nullptr, 0, nullptr, false, false, {}};
   for (int64_t row = 0; row < geometry.rows; ++row) {
     parallel_chunks(call.threads, geometry.cols, [&](Range columns, int64_t chunk, int lane) {
       moments[chunk] = call.kernels.forward_moments(work, row, columns, call.lane(lane));
@@ -109,7 +108,8 @@ Status row_norm_forward(const RowForward& problem) {
   const bool copy_bias = problem.bias.data && !is_plain(problem, problem.bias, 0);
 
   Layout layout, lane;
-  lane.reserve(by_tiles ? tile_scratch(problem, 1) : forward_scratch(problem, by_chunks ? kChunk : cols));
+  lane.reserve(by_tiles ? tile_scratch(problem, row_tiles(problem), 1)
+                        : forward_scratch(problem, by_chunks ? kChunk : cols));
   const int64_t parameters_at = lane.reserve(by_chunks ? 2 * kChunk * accumulator_size(problem) : 0);
   const int64_t copy_bytes = by_chunks ? 0 : cols * accumulator_size(problem);
   const int64_t weight_at = layout.reserve(copy_weight ? copy_bytes : 0);

@@ -35,6 +35,19 @@ NORMACT_SIMD void with_vectors(int64_t cols, Run run) {
   }
 }
 
+/// The row s of one vector, which does not wait for its sum to be stored.
+template <class T, class X>
+NORMACT_SIMD Vec<T> narrow_row(const Forward<T, X>& f, int64_t row, First lanes) {
+  const Vec<T> x = load(f.x.read(row), lanes);
+  if constexpr (std::is_same_v<T, X>) {
+    if (!f.residual) return x;
+  }
+  const Vec<T> s = rounded<T>(x + load(f.residual.read(row), lanes));
+  store(f.sum.target(row), s, lanes);
+  f.sum.write(row);
+  return s;
+}
+
 /// Forward rows of at most one vector. (With more, the companions of forward_group hide more latency than this saves.)
 template <class T, class X>
 NORMACT_SIMD void forward_narrow(const Forward<T, X>& f, Range rows) {
@@ -44,7 +57,7 @@ NORMACT_SIMD void forward_narrow(const Forward<T, X>& f, Range rows) {
   const V weight = f.weight ? load(f.weight, lanes) : broadcast(N(1));
   const V bias = f.bias ? load(f.bias, lanes) : broadcast(N(-0.0));  // adding -0 changes no number
   for (int64_t row = rows.begin; row < rows.end; ++row) {
-    const V s = load(fetch_row(f, row), lanes);
+    const V s = narrow_row(f, row, lanes);
     const N shift = f.kind == NormKind::layer ? N(sum(s) * f.share) : 0;
     const V d = keep(s - broadcast(shift), lanes);
     const double deviations = f.kind == NormKind::layer ? sum(d) : 0;

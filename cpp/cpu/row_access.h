@@ -58,6 +58,15 @@ class RowStarts {
     if (one_dimension_) return data_ + row * stride_;
     return data_ + strided_offset(row, geometry_->row_ndim, geometry_->row_shape, row_stride_);
   }
+  /// Those of neighbouring rows, of an operand without columns; zeros where there is none.
+  NORMACT_SIMD void read(int64_t row, int64_t count, T* target) const {
+    for (int64_t i = 0; !data_ && i < count; ++i) target[i] = 0;
+    if (data_) gather<T>(data_, geometry_->row_ndim, geometry_->row_shape, row_stride_, {row, row + count}, target);
+  }
+  /// Nothing where there is none.
+  NORMACT_SIMD void write(int64_t row, int64_t count, const T* source) const {
+    if (data_) scatter<T>(source, geometry_->row_ndim, geometry_->row_shape, row_stride_, {row, row + count}, data_);
+  }
   /// The same where the rows have one dimension.
   NORMACT_SIMD T* plain(int64_t row) const { return data_ + row * stride_; }
 

@@ -57,9 +57,10 @@ __attribute__((noinline)) void normalize_streamed(const Forward<T, X>& f, const 
 template <class T, class X>
 __attribute__((noinline)) void normalize_activated(const Forward<T, X>& f, const T* s, X* y, Statistics statistics) {
   using N = Accumulator<T>;
-  alignas(64) N h[kActivated] = {};  // what is past the row must be numbers too
+  alignas(64) N h[kActivated];
   for (int64_t begin = 0; begin < f.cols; begin += kActivated) {
     const int64_t count = f.cols - begin < kActivated ? f.cols - begin : kActivated;
+    clear_last_step(h, count);
     normalize<T>(s + begin, h, f.weight ? f.weight + begin : nullptr, f.bias ? f.bias + begin : nullptr, count,
                  statistics);
     f.activation->value(*f.activation, h, activation_count(count));

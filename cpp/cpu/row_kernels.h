@@ -22,6 +22,25 @@ constexpr int64_t kFarBytes = 3 * 1024 * 1024;  // larger tensors come from memo
 constexpr int64_t kChunk = 8192;
 constexpr int64_t kFlushRows = 64;  // rows that are summed in fp32 before they join a longer sum
 
+/// How rows are cut into tiles (row_tiles.h). A line is the rows that differ in the inmost dimension only; of tiles
+/// that are turned, all rows.
+struct RowTiles {
+  bool turned;       // brought into the lanes, and back
+  int64_t rows;      // of a tile; the last of a line may have fewer
+  int64_t line;      // rows
+  int64_t per_line;  // tiles
+  int64_t count;
+};
+
+/// Parameters that change from row to row: row r has those of set r % sets. They are tables then, and so are the sums
+/// of their gradients: for each parameter of a row, which `each` neighbouring columns share, `stride` entries, of which
+/// entry i is of set i % sets. Those of a tile's rows follow each other.
+struct RowParameters {
+  int64_t sets = 0;  // 0: all rows have the same, an array with an entry a column
+  int64_t each = 1;
+  int64_t stride = 0;  // sets + the rows of a tile
+};
+
 /// Parameters are arrays of the accumulator type without gaps, weight_offset added.
 struct ForwardWork {
   const RowForward* problem;
@@ -31,6 +50,8 @@ struct ForwardWork {
   const ArrayActivation* activation;  // null: none
   bool streams;                       // y goes past the caches; the problem is contiguous
   bool streams_sum;                   // so does the sum with a residual, whose rows are whole lines
+  RowTiles tiles = {};                // where it is in tiles
+  RowParameters by_row = {};          // in tiles alone
 };
 
 struct BackwardWork {
@@ -39,6 +60,8 @@ struct BackwardWork {
   const void* bias;                   // null: absent; read only for an activation
   const ArrayActivation* activation;  // null: none
   bool streams;                       // dx goes past the caches; the problem is contiguous
+  RowTiles tiles = {};                // where it is in tiles
+  RowParameters by_row = {};          // in tiles alone
 };
 
 struct Statistics {
@@ -74,7 +97,7 @@ struct RowKernels {
   RowSums (*backward_sums)(const BackwardWork& work, int64_t row, Range columns, ParameterSums sums, void* scratch);
   void (*backward_apply)(const BackwardWork& work, int64_t row, Range columns, RowSums total, void* scratch);
 
-  /// Everything for these tiles of an adjacent problem; scratch as tile_scratch says.
+  /// Everything for these tiles; scratch as tile_scratch says.
   void (*forward_tiles)(const ForwardWork& work, Range tiles, void* scratch);
   void (*backward_tiles)(const BackwardWork& work, Range tiles, ParameterSums sums, void* scratch);
 

@@ -108,14 +108,20 @@ struct RowMoments {
   double m2[kRows];
 };
 
-/// Moments to mean and rstd, rounded to the accumulator type, and stored where wanted.
+/// Moments to mean and rstd, rounded to the accumulator type.
+template <int kRows, class N>
+NORMACT_SIMD void round_statistics(const RowMoments<kRows>& moments, double count, double eps, N (&mean)[kRows],
+                                   N (&rstd)[kRows]) {
+  const auto rsqrt = [](double v) __attribute__((always_inline)) { return 1 / __builtin_sqrt(v); };
+  for (int r = 0; r < kRows; ++r) mean[r] = N(moments.mean[r]);
+  for (int r = 0; r < kRows; ++r) rstd[r] = N(reciprocal_std(moments.m2[r] / count, eps, rsqrt));
+}
+
+/// The same, stored where wanted.
 template <class T, int kRows, class X>
 NORMACT_SIMD void finish(const Forward<T, X>& f, int64_t row, const RowMoments<kRows>& moments, double count,
                          Accumulator<T> (&mean)[kRows], Accumulator<T> (&rstd)[kRows]) {
-  using N = Accumulator<T>;
-  const auto rsqrt = [](double v) __attribute__((always_inline)) { return 1 / __builtin_sqrt(v); };
-  for (int r = 0; r < kRows; ++r) mean[r] = N(moments.mean[r]);
-  for (int r = 0; r < kRows; ++r) rstd[r] = N(reciprocal_std(moments.m2[r] / count, f.eps, rsqrt));
+  round_statistics(moments, count, f.eps, mean, rstd);
   for (int r = 0; r < kRows && f.mean; ++r) *f.mean[row + r] = mean[r];
   for (int r = 0; r < kRows && f.rstd; ++r) *f.rstd[row + r] = rstd[r];
 }

@@ -103,6 +103,13 @@ NORMACT_SIMD void store(T* target, Vec<T> v, Lanes lanes) {
   }
 }
 
+/// What comes back from a T in memory.
+template <class T>
+NORMACT_SIMD Vec<T> rounded(Vec<T> v) {
+  if constexpr (sizeof(T) == 2) return widen(narrow(v, T{}), T{});
+  return v;
+}
+
 /// body(column, lanes) for every vector of a row of cols columns, in order.
 template <class T, class Body>
 NORMACT_SIMD void for_vectors(int64_t cols, Body body) {

@@ -24,6 +24,9 @@ struct Raw<8> {
   typedef uint64_t type __attribute__((vector_size(kVectorBytes)));
 };
 
+template <class V>
+constexpr int kLanesOfRaw = int(sizeof(V) / sizeof(V{}[0]));
+
 /// Every other element of a and b, from this one on.
 template <int kFirst, class V, int... i>
 NORMACT_SIMD V every_other(V a, V b, std::integer_sequence<int, i...>) {
