@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/backend.h"
 #include "cpu/channel_gradients.h"
+#include "cpu/small_sets.h"
 
 namespace normact::cpu {
 namespace {
@@ -57,6 +58,7 @@ Status input_gradient(const ChannelInputGradient& problem) {
 }  // namespace
 
 Status channel_backward(const ChannelBackward& problem) {
+  if (has_small_sets(problem)) return small_sets_backward(problem);
   return problem.dtype == DType::f64 ? backward<double>(problem) : backward<float>(problem);
 }
 

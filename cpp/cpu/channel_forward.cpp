@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/backend.h"
 #include "cpu/channel_moments.h"
+#include "cpu/small_sets.h"
 
 namespace normact::cpu {
 namespace {
@@ -265,6 +266,7 @@ class Forward {
 }  // namespace
 
 Status channel_forward(const ChannelForward& problem) {
+  if (has_small_sets(problem)) return small_sets_forward(problem);
   return problem.dtype == DType::f64 ? Forward<double>(problem).run() : Forward<float>(problem).run();
 }
 

@@ -12,6 +12,7 @@ set(NORMACT_CPU_SOURCES
     cpp/cpu/openmp_team.cpp
     cpp/cpu/pointwise.cpp
     cpp/cpu/scratch.cpp
+    cpp/cpu/small_sets.cpp
     cpp/cpu/thread_pool.cpp)
 
 set(NORMACT_CPU_KERNEL_FLAGS -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math)

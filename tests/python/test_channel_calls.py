@@ -175,7 +175,9 @@ def restore_threads() -> Iterator[None]:
 @pytest.mark.usefixtures("restore_threads")
 @every_op
 @dtypes
-@pytest.mark.parametrize("shape", [(4, 24, 33, 31), (1, 4, 300, 200), (9000, 12), (64, 64, 7, 7)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(4, 24, 33, 31), (1, 4, 300, 200), (9000, 12), (64, 64, 7, 7), (9, 640, 5, 1), (20000, 4, 2, 1)], ids=str
+)
 @pytest.mark.parametrize("layout", ["contiguous", "nhwc"])
 def test_thread_count(device: Device, op: str, dtype: str, shape: tuple[int, ...], layout: str) -> None:
     """Forward and every gradient are the same bits for 1, 2, 3, 7 and 16 threads."""
@@ -195,7 +197,7 @@ def test_thread_count(device: Device, op: str, dtype: str, shape: tuple[int, ...
 @pytest.mark.parametrize("layout", ["contiguous", "nhwc"])
 def test_a_sample_does_not_depend_on_its_batch(device: Device, op: str, dtype: str, layout: str) -> None:
     build = channels_last if layout == "nhwc" else layout
-    for shape in ((6, 16, 12, 12), (40, 8, 4, 4), (5, 32, 40, 16)):
+    for shape in ((6, 16, 12, 12), (40, 8, 4, 4), (5, 32, 40, 16), (700, 8, 2, 1), (1100, 4, 1, 1), (3, 600, 3, 1)):
         problem = problem_of(op, shape, dtype)
         given = arrays(device, problem, build, build)
         whole, dx = forward(problem, given, return_stats=True), backward(problem, given).dx

@@ -59,6 +59,27 @@ def test_instance_norm_with_running_statistics(device: Device, dtype: str, shape
     check_layouts(device, Problem("instance_norm", shape, dtype, running=True))
 
 
+@each_dtype
+@pytest.mark.parametrize(
+    "shape", [(3000, 1, 2, 1), (700, 5, 3), (900, 2, 4, 4), (40, 300, 2), (3, 2000, 1, 4)], ids=str
+)
+def test_instance_norm(device: Device, dtype: str, shape: tuple[int, ...]) -> None:
+    """On the CPU sets are rows of few columns, in strips of some groups."""
+    check_layouts(device, Problem("instance_norm", shape, dtype))
+    check(device, Problem("instance_norm", shape, dtype, weight=False, bias=False), contiguous, channels_last)
+    check(device, Problem("instance_norm", shape, dtype, activation=Kind("gelu")), channels_last, every_second_row)
+
+
+@each_dtype
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33])
+def test_every_size(device: Device, dtype: str, size: int) -> None:
+    for samples, groups in ((1, 1), (530, 1), (75, 7), (20, 17), (2, 520)):
+        for shape in ((samples, groups * size), (samples, groups, size)):
+            problem = Problem("group_norm", shape, dtype, num_groups=groups)
+            check(device, problem, contiguous, contiguous)
+            check(device, problem, every_second_column, contiguous)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(1000, 12), (200, 16), (60, 12, 5, 5), (30, 24, 4, 4), (4, 80, 7, 7)], ids=str)
 def test_activations(device: Device, kind: str, shape: tuple[int, ...]) -> None:
