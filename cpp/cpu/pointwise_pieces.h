@@ -5,6 +5,7 @@
 #include "cpu/pointwise_kernels.h"
 #include "cpu/simd_element.h"
 #include "cpu/simd_interleave.h"
+#include "cpu/strided_copy.h"
 
 namespace normact::cpu::NORMACT_ISA {
 
@@ -33,8 +34,20 @@ class Position {
   }
 
   /// Onwards by at most to_turn().
-  NORMACT_SIMD void advance(int64_t count) {
-    int d = geometry_->ndim - 1;
+  NORMACT_SIMD void advance(int64_t count) { advance(count, geometry_->ndim - 1); }
+
+  /// Whole lines, the elements of the innermost dimension, that begin here and lie evenly. Two dimensions or more.
+  NORMACT_SIMD int64_t lines_to_turn() const {
+    const int last = geometry_->ndim - 1;
+    return index_[last] == 0 ? geometry_->shape[last - 1] - index_[last - 1] : 0;
+  }
+  /// Onwards by at most lines_to_turn().
+  NORMACT_SIMD void advance_lines(int64_t count) { advance(count, geometry_->ndim - 2); }
+
+  NORMACT_SIMD int64_t line() const { return geometry_->shape[geometry_->ndim - 1]; }
+
+ private:
+  NORMACT_SIMD void advance(int64_t count, int d) {
     index_[d] += count;
     for (; d > 0 && index_[d] == geometry_->shape[d]; --d) {
       index_[d] = 0;
@@ -42,61 +55,61 @@ class Position {
     }
   }
 
- private:
   const PointwiseGeometry* geometry_;
   int64_t index_[kMaxDims];
 };
 
-/// visit(offset of the run's first element, how many) for each run of the innermost dimension.
-template <class Visit>
-NORMACT_SIMD void for_each_run(const int64_t* stride, Position at, int64_t count, Visit visit) {
-  while (count > 0) {
-    const int64_t to_turn = at.to_turn();
-    const int64_t run = to_turn < count ? to_turn : count;
-    visit(at.offset(stride), run);
+constexpr int64_t kShortLine = 12;  // shorter ones are taken together, place by place
+
+/// body(offset of the first element, step from one to the next, how many, where the first is in the piece, step there)
+/// for elements that lie evenly: a run of the innermost dimension, or one place of many lines that are short.
+template <class Body>
+NORMACT_SIMD void for_even_elements(const int64_t* stride, int last, Position at, int64_t count, Body body) {
+  const int64_t line = at.line();
+  int64_t done = 0;
+  while (done < count) {
+    if (last > 0 && line < kShortLine) {
+      const int64_t to_turn = at.lines_to_turn(), whole = (count - done) / line;
+      const int64_t lines = to_turn < whole ? to_turn : whole;
+      if (lines > 1) {
+        const int64_t offset = at.offset(stride);
+        for (int64_t i = 0; i < line; ++i) body(offset + i * stride[last], stride[last - 1], lines, done + i, line);
+        at.advance_lines(lines);
+        done += lines * line;
+        continue;
+      }
+    }
+    const int64_t to_turn = at.to_turn(), rest = count - done, run = to_turn < rest ? to_turn : rest;
+    body(at.offset(stride), stride[last], run, done, 1);
     at.advance(run);
-    count -= run;
-  }
-}
-
-/// target[i] = source[i * step].
-template <class T>
-NORMACT_SIMD void copy_from(const T* source, int64_t step, int64_t count, T* target) {
-  if (step == 1) {
-    __builtin_memcpy(target, source, size_t(count) * sizeof(T));
-  } else if (step == 2) {
-    for (int64_t i = 0; i < count; ++i) target[i] = source[2 * i];
-  } else {
-    for (int64_t i = 0; i < count; ++i) target[i] = source[i * step];
-  }
-}
-
-/// target[i * step] = source[i].
-template <class T>
-NORMACT_SIMD void copy_to(const T* source, int64_t step, int64_t count, T* target) {
-  if (step == 1) {
-    __builtin_memcpy(target, source, size_t(count) * sizeof(T));
-  } else {
-    for (int64_t i = 0; i < count; ++i) target[i * step] = source[i];
+    done += run;
   }
 }
 
 template <class T>
 __attribute__((noinline)) void gather(const T* base, const int64_t* stride, int last, const Position& at, int64_t count,
                                       T* target) {
-  for_each_run(stride, at, count, [&](int64_t offset, int64_t run) {
-    copy_from(base + offset, stride[last], run, target);
-    target += run;
-  });
+  for_even_elements(stride, last, at, count,
+                    [&](int64_t offset, int64_t step, int64_t number, int64_t place, int64_t apart) {
+                      if (apart == 1) {
+                        copy_from(base + offset, step, number, target + place);
+                      } else {
+                        copy_between(base + offset, step, number, target + place, apart);
+                      }
+                    });
 }
 
 template <class T>
 __attribute__((noinline)) void scatter(const T* source, const int64_t* stride, int last, const Position& at,
                                        int64_t count, T* base) {
-  for_each_run(stride, at, count, [&](int64_t offset, int64_t run) {
-    copy_to(source, stride[last], run, base + offset);
-    source += run;
-  });
+  for_even_elements(stride, last, at, count,
+                    [&](int64_t offset, int64_t step, int64_t number, int64_t place, int64_t apart) {
+                      if (apart == 1) {
+                        copy_to(source + place, step, number, base + offset);
+                      } else {
+                        copy_between(source + place, apart, number, base + offset, step);
+                      }
+                    });
 }
 
 /// A tensor, piece by piece.
