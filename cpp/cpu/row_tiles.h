@@ -23,6 +23,7 @@ constexpr int64_t kMaxTileRows = 512;
 constexpr int64_t kFewCols = 8;  // rows of so many and fewer are turned ...
 constexpr int64_t kFewActivatedCols = 24;
 constexpr int64_t kMinLine = 64;           // ... unless so many lie side by side as they are
+constexpr int64_t kShortLine = 8;          // fewer rows side by side leave most of the lanes empty
 constexpr int64_t kTurnedElements = 4096;  // of a turned tile: several arrays of them are near
 constexpr int64_t kMaxBlockTiles = 64;     // whose gradients are added one to the other
 static_assert(kMaxTileRows % kActivationStep == 0);
@@ -46,7 +47,9 @@ inline RowTiles row_tiles(const RowGeometry& geometry, bool turned) {
 inline RowTiles row_tiles(const RowProblem& problem) { return row_tiles(problem.geometry, turns_tiles(problem)); }
 
 inline bool in_tiles(const RowProblem& problem) {
-  return turns_tiles(problem) || (problem.adjacent && problem.geometry.cols <= kMaxTileCols);
+  const RowGeometry& geometry = problem.geometry;
+  const bool in_lines = problem.adjacent && geometry.row_shape[geometry.row_ndim - 1] >= kShortLine;
+  return turns_tiles(problem) || (in_lines && geometry.cols <= kMaxTileCols);
 }
 
 /// The blocks of rows, or of tiles, whose parameter gradients are summed apart.
