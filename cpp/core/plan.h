@@ -69,7 +69,7 @@ struct RowRequest {
   bool dense;                // rows of all operands of x's shape follow each other without gaps
   bool images;               // lines follow each other without gaps, in samples of whole packs
   bool residual;             // residual (forward) or dresidual (backward)
-  bool activated;            // an activation, which no kernel for runs has
+  bool activated;            // an activation
   bool mixed;                // tensors of 16 bits beside dtype float32, for which there are few kernels
   bool parameter_gradients;  // dweight or dbias
   normact_row_variant variant;

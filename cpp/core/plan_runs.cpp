@@ -28,8 +28,8 @@ bool plan_run_ring(const RowRequest& r, const DeviceInfo& device, Direction dire
   const int64_t slot = forward ? int64_t{r.residual ? 2 : 1} * layout.tile_bytes
                                : int64_t{r.residual ? 3 : 2} * layout.tile_bytes + layout.statistics_bytes;
   int64_t rest = 2 * (forward ? slot + layout.statistics_bytes : layout.tile_bytes);  // output buffers
-  if (!forward && plan->threads > kBackwardRunThreads) {
-    rest += int64_t{plan->vectors} * run_of(r, direction) * plan->threads_per_row * accumulator;  // weights
+  if (!forward && (r.activated || plan->threads > kBackwardRunThreads)) {  // weights, and an activation's biases
+    rest += int64_t{plan->vectors} * run_of(r, direction) * plan->threads_per_row * accumulator * (r.activated ? 2 : 1);
   }
   const int64_t available = device.shared_memory_block / blocks - (blocks > 1 ? 1024 : 0);
   const int64_t in_flight = (forward ? 64 : 84) * 1024 / blocks;
@@ -61,7 +61,7 @@ bool plan_run_tile(const RowRequest& r, const DeviceInfo& device, Direction dire
 
 /// Rows that a warp or less works on: several in each warp of a block.
 bool plan_run_warp(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan) {
-  if (device.compute_capability < 90 || r.activated) return false;
+  if (device.compute_capability < 90) return false;
   const int run = run_of(r, direction);
   int64_t best = INT64_MAX;
   for (const int runs : {3, 2}) {
@@ -87,7 +87,7 @@ bool plan_run_warp(const RowRequest& r, const DeviceInfo& device, Direction dire
 
 /// Rows that several warps work on.
 bool plan_run_block(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan) {
-  if (device.compute_capability < 90 || r.activated) return false;
+  if (device.compute_capability < 90) return false;
   const int run = run_of(r, direction);
   const bool forward = direction == Direction::forward;
   // As many rows at once on a multiprocessor as registers allow. Backward prefers several blocks; forward does only if
@@ -97,7 +97,7 @@ bool plan_run_block(const RowRequest& r, const DeviceInfo& device, Direction dir
   for (const int runs : {3, 2}) {
     const int64_t lanes = std::max<int64_t>(round_up(ceil_div(r.geometry.cols, int64_t{runs} * run), kWarp), 2 * kWarp);
     if (lanes > 480 || !runs_fit(r, run, runs, lanes)) continue;
-    const bool shared_weights = !forward && lanes == 256 && runs * run == kSharedWeightValues;
+    const bool shared_weights = !forward && !r.activated && lanes == 256 && runs * run == kSharedWeightValues;
     const int movers = (forward ? kForwardMovers : kBackwardMovers) * kWarp;
     const int budget = forward ? kForwardRunThreads : shared_weights ? kBackwardSharedRunThreads : kBackwardRunThreads;
     for (int groups = static_cast<int>(std::min(512, budget - movers) / lanes); groups >= 1; --groups) {

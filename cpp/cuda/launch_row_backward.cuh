@@ -143,7 +143,7 @@ Status launch_row_cluster(const RowBackward& p, const RowPlan& plan, const Launc
 }
 
 /// Rows at any alignment. The planner's sizes are the ones listed here.
-template <class T, NormKind kKind>
+template <class T, NormKind kKind, bool kActivated>
 Status launch_row_runs(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   const RowGeometry& g = p.geometry;
   BackwardRunTiles tiles(p, plan, p.dresidual.data != nullptr);
@@ -155,8 +155,10 @@ Status launch_row_runs(const RowBackward& p, const RowPlan& plan, const Launch& 
                                         dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes}
                                 .chained();
   const auto run = [&](auto lanes, auto runs, auto share_weights) {
-    return launch_kernel<row_backward_runs_kernel<T, kKind, lanes(), runs(), share_weights()>>(
-        "row norm backward kernel launch", shape, launch, p, tiles, Scalars<Accumulator<T>>(p), launch.workspace.data);
+    constexpr bool kShareWeights = kActivated || share_weights();
+    return launch_kernel<row_backward_runs_kernel<T, kKind, kActivated, lanes(), runs(), kShareWeights>>(
+        "row norm backward kernel launch", shape, launch, KernelProblem<RowBackward, T, kActivated>(p), tiles,
+        Scalars<Accumulator<T>>(p), launch.workspace.data);
   };
   const auto run_lanes = [&](auto lanes) {
     if constexpr (sizeof(T) == 2 && lanes() != 1) {
@@ -165,7 +167,7 @@ Status launch_row_runs(const RowBackward& p, const RowPlan& plan, const Launch& 
     return run(lanes, Constant<2>{}, std::false_type{});
   };
   if (plan.variant == NORMACT_ROW_BLOCK) {
-    if constexpr (sizeof(T) < 8) {
+    if constexpr (sizeof(T) < 8 && !kActivated) {
       constexpr int kRuns = kSharedWeightValues / kBackwardRun<T>;
       if (plan.threads > kBackwardRunThreads) return run(Constant<256>{}, Constant<kRuns>{}, std::true_type{});
       if (plan.vectors == kRuns && plan.threads_per_row == 64) {
@@ -215,7 +217,6 @@ Status launch_row_image(const RowBackward& p, const RowPlan& plan, const Launch&
       ImageSplit(p.geometry, plan, p.dtype, false), launch.workspace.data);
 }
 
-/// The planner gives activated rows no runs.
 template <class T, NormKind kKind, bool kActivated>
 Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   if (plan.variant == NORMACT_ROW_STREAM) return launch_row_stream_backward<T, T, kKind, kActivated>(p, plan, launch);
@@ -235,12 +236,8 @@ Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const
       }
     }
   }
-  if constexpr (kActivated) {
-    NORMACT_TRY((launch_row_packs<T, kKind, true>(p, plan, launch)));
-  } else {
-    NORMACT_TRY((plan.access == RowAccess::packs ? launch_row_packs<T, kKind, false>(p, plan, launch)
-                                                 : launch_row_runs<T, kKind>(p, plan, launch)));
-  }
+  NORMACT_TRY((plan.access == RowAccess::packs ? launch_row_packs<T, kKind, kActivated>(p, plan, launch)
+                                               : launch_row_runs<T, kKind, kActivated>(p, plan, launch)));
   if (plan.parts == 1) return {};  // the one row of partial sums is the result, and has been written as such
   return launch_parameter_sum<T>(p, launch.workspace.data, plan.parts, launch);
 }

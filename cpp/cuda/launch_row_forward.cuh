@@ -94,7 +94,7 @@ Status launch_row_cluster(const RowForward& p, const RowPlan& plan, const Launch
 }
 
 /// Rows at any alignment. The planner's sizes are the ones listed here.
-template <class T, NormKind kKind>
+template <class T, NormKind kKind, bool kActivated>
 Status launch_row_runs(const RowForward& p, const RowPlan& plan, const Launch& launch) {
   const RowGeometry& g = p.geometry;
   ForwardRunTiles tiles(p, plan, p.residual.data != nullptr);
@@ -108,17 +108,21 @@ Status launch_row_runs(const RowForward& p, const RowPlan& plan, const Launch& l
   constexpr int kMostRuns = sizeof(T) == 2 ? 3 : 2;
   const auto run = [&](auto lanes) {
     const char* name = "row norm forward kernel launch";
+    const KernelProblem<RowForward, T, kActivated> problem(p);
     const Scalars<Accumulator<T>> scalars(p);
     if constexpr (sizeof(T) == 2 && lanes() != 1) {
-      if (plan.vectors == 3 || lanes() > kWarp)
-        return launch_kernel<row_forward_runs_kernel<T, kKind, lanes(), 3>>(name, shape, launch, p, tiles, scalars);
+      if (plan.vectors == 3 || lanes() > kWarp) {
+        return launch_kernel<row_forward_runs_kernel<T, kKind, kActivated, lanes(), 3>>(name, shape, launch, problem,
+                                                                                        tiles, scalars);
+      }
     }
     constexpr int kLanes = sizeof(T) == 2 && lanes() > kWarp ? 0 : lanes();
-    return launch_kernel<row_forward_runs_kernel<T, kKind, kLanes, 2>>(name, shape, launch, p, tiles, scalars);
+    return launch_kernel<row_forward_runs_kernel<T, kKind, kActivated, kLanes, 2>>(name, shape, launch, problem, tiles,
+                                                                                   scalars);
   };
   if (plan.variant == NORMACT_ROW_BLOCK) {
-    // Rows just over a power of two have kernels of their own.
-    if constexpr (sizeof(T) < 8) {
+    // Rows just over a power of two have kernels of their own, as long as no activation follows.
+    if constexpr (sizeof(T) < 8 && !kActivated) {
       switch (plan.vectors == kMostRuns ? plan.threads_per_row : 0) {
         case 64: return run(Constant<64>{});
         case 128: return run(Constant<128>{});
@@ -173,7 +177,6 @@ Status launch_row_stream(const RowForward& p, const RowPlan& plan, const LaunchS
       });
 }
 
-/// The planner gives activated rows no runs.
 template <class T, NormKind kKind, bool kActivated>
 Status launch_row_forward_kind(const RowForward& p, const RowPlan& plan, const Launch& launch) {
   const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
@@ -188,9 +191,7 @@ Status launch_row_forward_kind(const RowForward& p, const RowPlan& plan, const L
       if (plan.variant == NORMACT_ROW_IMAGE) return launch_row_image<T, kKind>(p, plan, shape, launch);
     }
   }
-  if constexpr (!kActivated) {
-    if (!packs) return launch_row_runs<T, kKind>(p, plan, launch);
-  }
+  if (!packs) return launch_row_runs<T, kKind, kActivated>(p, plan, launch);
   return launch_row_packs<T, kKind, kActivated>(p, plan, launch);
 }
 

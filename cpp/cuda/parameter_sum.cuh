@@ -56,10 +56,34 @@ struct Partials {
   }
 };
 
+constexpr int kRowsASum = 64;  // that are added one to the other
+
+/// Sums over any number of rows of what a thread has in registers, which have no room for a CascadeSum: whenever
+/// kRowsASum have been added up there, add() takes their sums to a place of the thread's own in shared memory.
+template <class A, int kCount, int kThreads>
+struct SumsOfMany {
+  double place[kCount][kThreads];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) place[j][threadIdx.x] = 0.0;
+  }
+  /// And leaves zeros.
+  __device__ __forceinline__ void add(A (&sum)[kCount]) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      place[j][threadIdx.x] += sum[j];
+      sum[j] = A(0);
+    }
+  }
+  __device__ __forceinline__ A total(int j, A rest) const { return static_cast<A>(place[j][threadIdx.x] + rest); }
+};
+
 constexpr int kParameterSumRows = 16;  // threads that share a column
 
 /// Adds up the `partial_rows` rows of `cols` at `from`, 32 columns a block; store(column, sum) is called once a column.
-/// Launched so that it may start before the kernel that writes the rows has ended.
+/// A thread adds its rows eight at a time and then these sums, which leaves them more digits, and the loads are on
+/// their way together. Launched so that it may start before the kernel that writes the rows has ended.
 template <class A, class Store>
 __device__ __forceinline__ void sum_partial_rows(const A* from, int64_t partial_rows, int64_t cols, Store store) {
   start_after_previous();
@@ -67,8 +91,16 @@ __device__ __forceinline__ void sum_partial_rows(const A* from, int64_t partial_
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
   A sum = A(0);
   if (column < cols) {
-#pragma unroll 8
-    for (int64_t row = threadIdx.y; row < partial_rows; row += kParameterSumRows) sum += from[row * cols + column];
+    constexpr int kTogether = 8;
+    for (int64_t row = threadIdx.y; row < partial_rows; row += kTogether * kParameterSumRows) {
+      A some = A(0);
+#pragma unroll
+      for (int r = 0; r < kTogether; ++r) {
+        const int64_t next = row + r * kParameterSumRows;
+        if (next < partial_rows) some += from[next * cols + column];
+      }
+      sum += some;
+    }
   }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();

@@ -4,7 +4,8 @@
 // Work     a persistent grid. A block works on a tile at a time, one row for each of its groups: kLanes lanes (warp) or
 //          whole warps (block, kLanes 0). A thread owns the same kRuns runs of every row it sees, so dweight and dbias
 //          add up in its registers, beside xhat and g of its row. Their weights are in registers, too, or in shared
-//          memory where that lets more rows be worked on at once (kShareWeights).
+//          memory where that lets more rows be worked on at once (kShareWeights). With an activation they always are
+//          there, and so are the biases.
 // Bytes    each element of x, dy (and dresidual) is read once, dx written once; parameter sums write one row a block to
 //          the workspace, which parameter_sum.cuh adds up in a fixed order.
 // Barriers warp: none. block: one named barrier a row. And the mover's.
@@ -14,6 +15,7 @@
 #include "cuda/memory.cuh"
 #include "cuda/parameter_sum.cuh"
 #include "cuda/reduce.cuh"
+#include "cuda/row_activation.cuh"
 #include "cuda/row_runs.cuh"
 #include "cuda/run_access.cuh"
 #include "math/normalize.h"
@@ -88,27 +90,68 @@ __device__ __forceinline__ void move_backward_tiles(const RowBackward& p, const 
   wait_bulk_read<0>();
   __syncwarp();
 }
+
+template <class T, bool kLayer>
+__device__ __forceinline__ void move_backward_tiles(const RowBackward& p, const BackwardRunTiles& tiles,
+                                                    const RowDivisor& divisor, char* ring, char* output, int slot_bytes,
+                                                    RunBarriers& barriers) {
+  if (tiles.dense) {
+    move_backward_tiles<T, kLayer, true>(p, tiles, divisor, ring, output, slot_bytes, barriers);
+  } else {
+    move_backward_tiles<T, kLayer, false>(p, tiles, divisor, ring, output, slot_bytes, barriers);
+  }
+}
 #endif
 
-/// The effective weights of what a thread owns: to its registers, or (kShare) to shared memory, once for all rows of
-/// the block. There `shared` is the place of this lane's first pair, and the pairs of a row's lanes follow each other.
-/// All `threads` threads that work on rows call it; with kShare, those with `writes` write for all.
-template <class T, bool kShare, class Own, class A, int kCount>
-__device__ __forceinline__ void load_run_weights(const Operand& operand, A offset, const Own& own, A (&weight)[kCount],
-                                                 A* shared, int lanes, bool writes, int threads) {
-  static_assert(kShare ? Own::kValues % 2 == 0 : kCount == Own::kValues);
-  const Parameter<T> weights(operand);
+/// visit(j, value) for the effective parameters of what a thread owns; `otherwise` where there is none.
+template <class T, class Own, class A, class Visit>
+__device__ __forceinline__ void for_each_run_parameter(const Operand& operand, A otherwise, A offset, const Own& own,
+                                                       Visit visit) {
+  const Parameter<T> parameters(operand);
 #pragma unroll
   for (int j = 0; j < Own::kValues; ++j) {
-    A value = A(1);
-    if (own.valid(j) && weights.data != nullptr) value = effective_weight(weights.at(own.column(j)), offset);
-    if constexpr (!kShare) {
-      weight[j] = value;
-    } else if (writes) {
-      shared[j / 2 * 2 * lanes + j % 2] = value;
-    }
+    A value = otherwise;
+    if (own.valid(j) && parameters.data != nullptr) value = effective_weight(parameters.at(own.column(j)), offset);
+    visit(j, value);
   }
-  if constexpr (kShare) group_barrier(kWorkersBarrier, threads);
+}
+
+/// A parameter of a row's columns in shared memory, once for all rows of the block: of each lane a pair, then of each
+/// the next.
+template <class T, class Own>
+struct SharedRunParameter {
+  using A = Accumulator<T>;
+  struct alignas(2 * sizeof(A)) Pair {
+    A value[2];
+  };
+  static_assert(Own::kValues % 2 == 0);
+  Pair* own;  // this lane's first
+  int lanes;
+
+  __device__ __forceinline__ SharedRunParameter(char* memory, int lane, int lanes_of_row)
+      : own(reinterpret_cast<Pair*>(memory) + lane), lanes(lanes_of_row) {}
+  static __device__ __forceinline__ int bytes(int lanes) { return Own::kValues * lanes * static_cast<int>(sizeof(A)); }
+
+  __device__ __forceinline__ void fill(const Operand& operand, A otherwise, A offset, const Own& of) const {
+    for_each_run_parameter<T>(operand, otherwise, offset, of,
+                              [&](int j, A value) { own[j / 2 * lanes].value[j % 2] = value; });
+  }
+  /// Those of elements j and j + 1 of the thread's.
+  __device__ __forceinline__ Pair pair(int j) const { return own[j / 2 * lanes]; }
+};
+
+/// dy = dy * act'(affine(xhat)).
+template <class T, class Problem, class Parameter, class A, int kCount>
+__device__ __forceinline__ void multiply_run_slopes(A (&dy)[kCount], const A (&xhat)[kCount], const Parameter& weights,
+                                                    const Parameter& biases, const Problem& p) {
+  A h[kCount];
+#pragma unroll
+  for (int j = 0; j < kCount; j += 2) {
+    const auto weight = weights.pair(j), bias = biases.pair(j);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) h[j + i] = affine(xhat[j + i], weight.value[i], bias.value[i]);
+  }
+  multiply_slopes<T>(dy, h, p);
 }
 
 /// Writes one row of partials a block. Groups of one warp add theirs up; what is left is a part a warp, or a group of
@@ -133,10 +176,12 @@ __device__ __forceinline__ void write_run_sums(const RowBackward& p, void* works
       0, own.cols());
 }
 
-template <class T, NormKind kKind, int kLanes, int kRuns, bool kShareWeights>
-__global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kBackwardRunThreads, 1)
-    row_backward_runs_kernel(const __grid_constant__ RowBackward p, const __grid_constant__ BackwardRunTiles tiles,
-                             const Scalars<Accumulator<T>> scalars, void* workspace) {
+/// kShareWeights: of activated rows, always.
+template <class T, NormKind kKind, bool kActivated, int kLanes, int kRuns, bool kShareWeights>
+__global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardSharedRunThreads : kBackwardRunThreads, 1)
+    row_backward_runs_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
+                             const __grid_constant__ BackwardRunTiles tiles, const Scalars<Accumulator<T>> scalars,
+                             void* workspace) {
 #if __CUDA_ARCH__ >= 900
   using A = Accumulator<T>;
   constexpr bool kLayer = kKind == NormKind::layer;
@@ -162,18 +207,22 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
   const Own own(lane, lanes, static_cast<int>(p.geometry.cols));
   const bool mover = uniform_warp() >= threads / kWarp;
   A dweight[kValues] = {}, dbias[kValues] = {};
+  const bool direct = kMayBeDirect<kLanes> && tiles.direct;
   if (mover) {
-    if (tiles.dense) {
-      move_backward_tiles<T, kLayer, true>(p, tiles, scalars.rows, shared, output, slot_bytes, barriers);
-    } else {
-      move_backward_tiles<T, kLayer, false>(p, tiles, scalars.rows, shared, output, slot_bytes, barriers);
-    }
+    if (!direct) move_backward_tiles<T, kLayer>(p, tiles, scalars.rows, shared, output, slot_bytes, barriers);
   } else {
-    const bool bias = kLayer || p.dbias.data != nullptr;
+    using Shared = SharedRunParameter<T, Own>;
+    const bool bias = kLayer || kActivated || p.dbias.data != nullptr;
     A weight[kShareWeights ? 2 : kValues];
-    A* const shared_weights = reinterpret_cast<A*>(output + 2 * tile_bytes) + 2 * lane;  // pairs of every lane
-    load_run_weights<T, kShareWeights>(p.weight, scalars.weight_offset, own, weight, shared_weights, lanes, at == 0,
-                                       threads);
+    const Shared weights(output + 2 * tile_bytes, lane, lanes);
+    const Shared biases(output + 2 * tile_bytes + Shared::bytes(lanes), lane, lanes);
+    if constexpr (kShareWeights) {
+      if (at == 0) weights.fill(p.weight, A(1), scalars.weight_offset, own);
+      if (kActivated && at == 0) biases.fill(p.bias, A(0), A(0), own);
+      group_barrier(kWorkersBarrier, threads);
+    } else {
+      for_each_run_parameter<T>(p.weight, A(1), scalars.weight_offset, own, [&](int j, A value) { weight[j] = value; });
+    }
 
     const Sum row_sum(scratch, at, lane / kWarp, lanes / kWarp, 1 + at);
     RunCursor now;
@@ -186,30 +235,37 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
       };
       char* from = shared + now.slot * slot_bytes + own.offset();
       const A* statistics = reinterpret_cast<const A*>(shared + now.slot * slot_bytes + tensors * tile_bytes);
-      A xhat[kValues], gradient[kValues];
-      A sum[kSums];
-      barriers.full[now.slot].wait(now.phase);
-      const A mean = kLayer ? statistics[row] : A(0);
-      const A rstd = statistics[tiles.rows + row];
-      own.load(from + offset_in(tiles.input[0]), xhat);
-      own.load(from + tile_bytes + offset_in(tiles.input[1]), gradient);
-      own.clear(xhat);
-      own.clear(gradient);
-      if (!live) {
-#pragma unroll
-        for (int j = 0; j < kValues; ++j) gradient[j] = A(0);
+      A xhat[kValues], gradient[kValues], sum[kSums];
+      const RowIndex index(scalars.rows, direct ? first + row : 0);
+      A mean = A(0), rstd;
+      if (direct) {
+        if constexpr (kLayer) mean = *row_pointer<const A>(p.mean, index);
+        rstd = *row_pointer<const A>(p.rstd, index);
+        own.load_elements(row_pointer<const T>(p.x, index), xhat);
+        own.load_elements(row_pointer<const T>(p.dy, index), gradient);
+      } else {
+        barriers.full[now.slot].wait(now.phase);
+        if constexpr (kLayer) mean = statistics[row];
+        rstd = statistics[tiles.rows + row];
+        own.load(from + offset_in(tiles.input[0]), xhat);
+        own.load(from + tile_bytes + offset_in(tiles.input[1]), gradient);
+        own.clear(xhat);
+        own.clear(gradient);
       }
+#pragma unroll
+      for (int j = 0; j < kValues; ++j) {
+        xhat[j] = normalized(xhat[j], mean, rstd);
+        if (!live) gradient[j] = A(0);
+      }
+      if constexpr (kActivated) multiply_run_slopes<T>(gradient, xhat, weights, biases, p);
       A products[2] = {}, totals[2] = {};
 #pragma unroll
       for (int j = 0; j < kValues; ++j) {
-        if constexpr (kShareWeights) {
-          if (j % 2 == 0) {
-            const float2 pair = *reinterpret_cast<const float2*>(shared_weights + j * lanes);
-            weight[0] = pair.x;
-            weight[1] = pair.y;
-          }
+        if (kShareWeights && j % 2 == 0) {
+          const auto pair = weights.pair(j);
+          weight[0] = pair.value[0];
+          weight[1] = pair.value[1];
         }
-        xhat[j] = normalized(xhat[j], mean, rstd);
         dweight[j] += gradient[j] * xhat[j];
         if (bias) dbias[j] += gradient[j];
         gradient[j] *= weight[kShareWeights ? j % 2 : j];
@@ -223,6 +279,11 @@ __global__ void __launch_bounds__(kShareWeights ? kBackwardSharedRunThreads : kB
       const A c1 = kLayer ? sum[kLayer] * scalars.reciprocal_cols * rstd : A(0);
 #pragma unroll
       for (int j = 0; j < kValues; ++j) gradient[j] = input_gradient(gradient[j], xhat[j], rstd, c1, c2);
+      if (direct) {
+        if (tiles.residual) own.add_elements(row_pointer<const T>(p.dresidual, index), gradient);
+        if (live) own.store_elements(row_pointer<T>(p.dx, index), gradient);
+        continue;
+      }
       if (tiles.residual) own.add(from + 2 * tile_bytes + offset_in(tiles.input[2]), gradient);
       barriers.free[now.buffer].wait(now.free_phase);
       if (live) {

@@ -7,11 +7,13 @@
 // Bytes    each element of x (and residual) is read once, each of y (and residual_out) written once.
 // Barriers warp: none. block: one named barrier a sum (layer: two, rms: one). And the mover's.
 // Sums     two-pass from registers, about the row's own mean.
+// Activated rows have the same plan; of a kind that is called, weights and biases are spilled around the call.
 #pragma once
 
 #include "core/plan.h"
 #include "cuda/memory.cuh"
 #include "cuda/reduce.cuh"
+#include "cuda/row_activation.cuh"
 #include "cuda/row_runs.cuh"
 #include "cuda/run_access.cuh"
 #include "math/normalize.h"
@@ -110,10 +112,10 @@ __device__ __forceinline__ void load_run_parameters(const RowForward& p, const O
   }
 }
 
-template <class T, NormKind kKind, int kLanes, int kRuns>
+template <class T, NormKind kKind, bool kActivated, int kLanes, int kRuns>
 __global__ void __launch_bounds__(kForwardRunThreads, 1)
-    row_forward_runs_kernel(const __grid_constant__ RowForward p, const __grid_constant__ ForwardRunTiles tiles,
-                            const Scalars<Accumulator<T>> scalars) {
+    row_forward_runs_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
+                            const __grid_constant__ ForwardRunTiles tiles, const Scalars<Accumulator<T>> scalars) {
 #if __CUDA_ARCH__ >= 900
   using A = Accumulator<T>;
   constexpr bool kLayer = kKind == NormKind::layer;
@@ -131,7 +133,9 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
   char* output = shared + tiles.stages * slot_bytes;
   start_barriers(barriers, tiles.stages, 1, kForwardMovers);
   start_after_previous();
+  const bool direct = kMayBeDirect<kLanes> && tiles.direct;
   if (static_cast<int>(threadIdx.x) >= threads + kWarp) {
+    if (direct) return;
     if (tiles.dense) {
       bring_forward_tiles<T, true>(p, tiles, scalars.rows, shared, output, slot_bytes, output_bytes, barriers);
     } else {
@@ -140,6 +144,7 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
     return;
   }
   if (static_cast<int>(threadIdx.x) >= threads) {
+    if (direct) return;
     if (tiles.dense) {
       send_forward_tiles<T, true>(tiles, scalars.rows, output, output_bytes, barriers);
     } else {
@@ -151,8 +156,7 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
   const int lanes = kLanes != 0 ? kLanes : tiles.lanes;
   const int lane = kLanes != 0 ? threadIdx.x % kLanes : threadIdx.x % lanes;
   const int at = row_of_tile<T, kLanes>(lanes, threads);
-  const int cols = static_cast<int>(p.geometry.cols);
-  const Own own(lane, lanes, cols);
+  const Own own(lane, lanes, static_cast<int>(p.geometry.cols));
   A weight[kValues], bias[kValues];
   load_run_parameters<T>(p, own, scalars.weight_offset, weight, bias);
   const Sum row_sum(scratch, at, lane / kWarp, lanes / kWarp, 1 + at);
@@ -170,14 +174,27 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
     const auto offset_in = [&](const RunTensor& tensor) { return row_offset(tiles, tensor, scalars.rows, first, row); };
     char* from = shared + now.slot * slot_bytes + own.offset();
     char* to = output + now.buffer * output_bytes + own.offset();
+    const RowIndex index(scalars.rows, direct ? first + row : 0);
     A value[kValues];
-    barriers.full[now.slot].wait(now.phase);
-    own.load(from + offset_in(tiles.input[0]), value);
+    if (direct) {
+      own.load_elements(row_pointer<const T>(p.x, index), value);
+    } else {
+      barriers.full[now.slot].wait(now.phase);
+      own.load(from + offset_in(tiles.input[0]), value);
+    }
     if (tiles.residual) {  // x = round(x + residual): the norm is of what the caller gets back
-      own.add(from + tile_bytes + offset_in(tiles.input[1]), value);
+      if (direct) {
+        own.add_elements(row_pointer<const T>(p.residual, index), value);
+      } else {
+        own.add(from + tile_bytes + offset_in(tiles.input[1]), value);
+      }
       round_to<T>(value);
-      barriers.free[now.buffer].wait(now.free_phase);
-      if (live) own.store(to + tile_bytes + offset_in(tiles.output[1]), value);
+      if (direct) {
+        if (live) own.store_elements(row_pointer<T>(p.residual_out, index), value);
+      } else {
+        barriers.free[now.buffer].wait(now.free_phase);
+        if (live) own.store(to + tile_bytes + offset_in(tiles.output[1]), value);
+      }
     }
     own.clear(value);
     A mean = A(0);
@@ -192,6 +209,15 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
     const A rstd = reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });
 #pragma unroll
     for (int j = 0; j < kValues; ++j) value[j] = affine(value[j] * rstd, weight[j], bias[j]);
+    activate<T>(value, p);
+    if (direct) {
+      if (live) {
+        if (lane == 0 && p.mean.data != nullptr) *row_pointer<A>(p.mean, index) = mean;
+        if (lane == 0 && p.rstd.data != nullptr) *row_pointer<A>(p.rstd, index) = rstd;
+        own.store_elements(row_pointer<T>(p.y, index), value);
+      }
+      continue;
+    }
     barriers.free[now.buffer].wait(now.free_phase);
     if (live) {
       if (lane == 0) {

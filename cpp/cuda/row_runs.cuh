@@ -6,6 +6,9 @@
 //          in global memory, so that all but its ragged ends moves in bulk copies of whole 16-byte granules.
 // Movers   the block's last warp (forward: two) only moves data: it starts the copies of the tiles to come, and writes
 //          finished tiles out of one of two buffers, and forward's statistics.
+// Direct   rows of up to a warp's lanes that do not follow each other without gaps pass by shared memory: each would
+// take
+//          bulk copies of its own, of some 150 cycles for any few bytes (H200).
 // Barriers `full` (a slot of the ring has arrived), `finished` (an output buffer has been filled, and the slot behind
 // it
 //          is no longer read) and `free` (an output buffer has been sent).
@@ -57,6 +60,7 @@ struct RunTiles {
   int last_rows;
   int stages;  // of the ring
   bool dense;  // every tensor's rows follow each other: a tile is one piece
+  bool direct;
   bool residual;
 
   /// All but the tensors.
@@ -68,6 +72,7 @@ struct RunTiles {
         last_rows(static_cast<int>(p.geometry.rows - int64_t{count - 1} * rows)),
         stages(plan.stages),
         dense(plan.dense),
+        direct(!plan.dense && plan.threads_per_row <= kWarp),
         residual(with_residual) {}
 
   /// Rows of a tile.
@@ -240,6 +245,9 @@ __device__ __forceinline__ void for_each_statistic(const Operand& operand, const
 }
 
 // ---- The other warps' side.
+
+template <int kLanes>
+constexpr bool kMayBeDirect = kLanes != 0 && kLanes <= kWarp;
 
 /// Which slot of the ring holds the next tile, and which output buffer will, with the parity that each waits for.
 struct RunCursor {

@@ -133,8 +133,11 @@ __global__ void __launch_bounds__(kApplyThreads, (kApplyBlocks<T, kActivated, kU
 #pragma unroll
   for (int i = 0; i < 5; ++i) column[i] = Io::offset(*operands[i], g, unit);
   const bool has_residual = p.dresidual.data != nullptr, has_addend = p.daddend.data != nullptr;
-  A dweight[kSize] = {};
-  A dbias[kSize] = {};
+  __shared__ SumsOfMany<A, kSize, kApplyThreads> many_dweight, many_dbias;
+  many_dweight.clear();
+  many_dbias.clear();
+  A dweight[kSize] = {}, dbias[kSize] = {};
+  int summed = 0;  // times that rows were added
   int64_t until = 0;
   for (int64_t row = blockIdx.y * rows_per_part; row < end; row = until) {
     // Rows at equal distances: to the end of their last dimension.
@@ -187,13 +190,18 @@ __global__ void __launch_bounds__(kApplyThreads, (kApplyBlocks<T, kActivated, kU
         }
         Io::store(dx.next(), value[u]);
       }
+      if (++summed == kRowsASum / kUnroll) {
+        many_dweight.add(dweight);
+        many_dbias.add(dbias);
+        summed = 0;
+      }
     }
   }
   const Partials<A> partials(p, partial_sums, gridDim.y, blockIdx.y);
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
-    if (partials.dweight != nullptr) partials.dweight[unit * kSize + j] = dweight[j];
-    if (partials.dbias != nullptr) partials.dbias[unit * kSize + j] = dbias[j];
+    if (partials.dweight != nullptr) partials.dweight[unit * kSize + j] = many_dweight.total(j, dweight[j]);
+    if (partials.dbias != nullptr) partials.dbias[unit * kSize + j] = many_dbias.total(j, dbias[j]);
   }
 }
 

@@ -138,6 +138,23 @@ class OwnRuns {
       if (!valid(j)) value[j] = A(0);
     }
   }
+  /// The same of a row in global memory, element by element, with zeros beyond it.
+  __device__ __forceinline__ void load_elements(const T* row, A (&value)[kValues]) const {
+#pragma unroll
+    for (int j = 0; j < kValues; ++j) value[j] = valid(j) ? convert<A>(row[column(j)]) : A(0);
+  }
+  __device__ __forceinline__ void store_elements(T* row, const A (&value)[kValues]) const {
+#pragma unroll
+    for (int j = 0; j < kValues; ++j) {
+      if (valid(j)) row[column(j)] = convert<T>(value[j]);
+    }
+  }
+  __device__ __forceinline__ void add_elements(const T* row, A (&value)[kValues]) const {
+#pragma unroll
+    for (int j = 0; j < kValues; ++j) {
+      if (valid(j)) value[j] += convert<A>(row[column(j)]);
+    }
+  }
   /// value += what lies at `at`, one run at a time to save registers.
   __device__ __forceinline__ void add(const char* at, A (&value)[kValues]) const {
 #pragma unroll

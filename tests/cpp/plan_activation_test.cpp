@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans of row norms with an activation.
+#include "core/run_layout.h"
 #include "plan_cases.h"
 
 namespace {
 
 using namespace normact;
 
-TEST(an_activation_leaves_packs_where_they_are_and_runs_to_stream) {
+TEST(an_activation_leaves_rows_where_they_are) {
   for (DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     for (int64_t cols : {64, 768, 4096, 16384, 65536}) {
       RowRequest r = request(8192, cols, dtype);
@@ -23,15 +24,29 @@ TEST(an_activation_leaves_packs_where_they_are_and_runs_to_stream) {
         CHECK_EQ(activated_backward.threads_per_row, bare_backward.threads_per_row);
       }
       CHECK(activated_backward.shared_bytes <= kShared);
-      r.access = RowAccess::runs;
-      CHECK_EQ(static_cast<int>(forward(r).variant), static_cast<int>(NORMACT_ROW_STREAM));
-      CHECK_EQ(static_cast<int>(backward(r).variant), static_cast<int>(NORMACT_ROW_STREAM));
-      for (normact_row_variant variant : {NORMACT_ROW_WARP, NORMACT_ROW_BLOCK, NORMACT_ROW_CLUSTER}) {
-        r.variant = variant;
-        RowPlan plan{};
-        CHECK(!plan_row_forward(r, kHopper, &plan).ok());
-        CHECK(!plan_row_backward(r, kHopper, &plan).ok());
-      }
+    }
+  }
+}
+
+/// Backward, weights and biases lie in shared memory.
+TEST(an_activation_leaves_runs_where_they_are) {
+  for (DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    for (int64_t cols : {1, 3, 33, 100, 1000, 2668, 4097}) {
+      RowRequest r = request(8192, cols, dtype, RowAccess::runs);
+      r.dense = true;
+      const RowPlan bare = forward(r), bare_backward = backward(r);
+      r.activated = true;
+      const RowPlan activated = forward(r), activated_backward = backward(r);
+      CHECK_EQ(static_cast<int>(activated.variant), static_cast<int>(bare.variant));
+      CHECK_EQ(activated.threads_per_row, bare.threads_per_row);
+      CHECK_EQ(activated.vectors, bare.vectors);
+      CHECK_EQ(static_cast<int>(activated_backward.variant), static_cast<int>(bare_backward.variant));
+      CHECK(activated_backward.threads <= kBackwardRunThreads);
+      CHECK(activated_backward.shared_bytes <= kShared);
+      const int64_t elements =
+          activated_backward.threads_per_row * activated_backward.vectors * int64_t{backward_run(size_of(dtype))};
+      if (activated_backward.variant == NORMACT_ROW_STREAM) continue;
+      CHECK(activated_backward.shared_bytes >= 2 * elements * size_of(accumulator_of(dtype)));
     }
   }
 }

@@ -59,6 +59,18 @@ def test_rows(device: Device, kind: str, shape: tuple[int, ...]) -> None:
         check(device, grads.dbias, terms_of(shape, axis))
 
 
+@pytest.mark.parametrize("shape", [(2_000_000, 1), (300_000, 12)], ids=str)
+def test_rows_of_columns_apart(device: Device, kind: str, shape: tuple[int, ...]) -> None:
+    """Every second column, which on a GPU is read twice."""
+    forward, backward = getattr(normact, kind), getattr(normact, f"{kind}_backward")
+    x, dy = (of[:, ::2] for of in laid(device, (shape[0], 2 * shape[1]), False))
+    weight, bias = parameters(device, shape[1])
+    found = forward(x, weight, bias, return_stats=True)
+    mean = {} if found.mean is None else {"mean": found.mean}
+    grads = backward(dy, x, weight, bias, **mean, rstd=found.rstd)
+    check(device, grads.dbias, shape[0])
+
+
 def group_norm(x: Any, dy: Any, weight: Any, bias: Any) -> Any:
     found = normact.group_norm(x, 2, weight, bias, return_stats=True)
     return normact.group_norm_backward(dy, x, 2, weight, bias, mean=found.mean, rstd=found.rstd)
