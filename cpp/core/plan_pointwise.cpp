@@ -120,25 +120,57 @@ bool plan_biased(const Request& r, int64_t pack, PointwisePlan* plan) {
   return (plan->inner == 1 || plan->inner >= pack) && (rows ? size / pack : size) <= kMaxDivisible;
 }
 
-PointwisePlan plan_access(const Request& r) {
+/// A block's threads in lanes and lines so that the fewest blocks, of which it is as wide as can be, cover the last two
+/// dimensions. False if more than three in four of the elements that they have room for are none.
+bool plan_rows(const PointwiseProblem& p, PointwisePlan* plan) {
+  const PointwiseGeometry& g = p.geometry;
+  const int64_t columns = g.shape[g.ndim - 1], rows = g.ndim > 1 ? g.shape[g.ndim - 2] : 1;
+  if (columns > kMaxDivisible / 2 || rows > kMaxDivisible / 2) return false;
+  const int64_t a_thread = elements_a_thread(size_of(p.dtype));
+  const int64_t least = std::min<int64_t>(kWarp, power_of_two_from(columns));
+  int64_t best = INT64_MAX;
+  for (int64_t lanes = kPointwiseThreads; lanes >= least; lanes /= 2) {
+    const int64_t lines = kPointwiseThreads / lanes;
+    for (const bool down : {false, true}) {
+      const int64_t blocks = ceil_div(columns, down ? lanes : lanes * a_thread) *  //
+                             ceil_div(rows, down ? lines * a_thread : lines);
+      if (blocks >= best) continue;
+      best = blocks;
+      plan->lanes = static_cast<int>(lanes);
+      plan->down = down;
+    }
+  }
+  const int64_t blocks = g.size / (rows * columns) * best;
+  return blocks <= kMaxBlocks && blocks * kPointwiseThreads * a_thread / 4 <= std::max<int64_t>(g.size, 512 * a_thread);
+}
+
+/// What reads and writes packs; false if they do not lie so.
+bool plan_packs(const Request& r, PointwisePlan* plan) {
   const PointwiseGeometry& g = r.problem.geometry;
   const int64_t pack = kPackBytes / size_of(r.problem.dtype);
-  const BiasDims dims = bias_dims(g);
-  PointwisePlan plan{PointwiseAccess::elements, BiasAccess::rows, 0, dims.channels, dims.inner};
   const auto with = [&](PointwiseAccess access) {
-    plan.access = access;
-    return plan;
+    plan->access = access;
+    return true;
   };
-  if (r.problem.dtype == DType::f64) return plan;  // packs of two elements gain nothing
-  if (r.mask != nullptr && g.size % 8 != 0) return plan;
-  if (plan_interleaved(r, pack, &plan)) return with(PointwiseAccess::interleaved);
+  if (r.problem.dtype == DType::f64) return false;  // packs of two elements gain nothing
+  if (r.mask != nullptr && g.size % 8 != 0) return false;
+  if (plan_interleaved(r, pack, plan)) return with(PointwiseAccess::interleaved);
   for (const View* view : r.like_x) {
-    if (view->data != nullptr && !aligned(*view)) return plan;
+    if (view->data != nullptr && !aligned(*view)) return false;
   }
   const bool dense = all_dense(g, r.like_x);
   if (dense && !biased(r)) return with(PointwiseAccess::flat);
-  if (plan_tile(r, pack, &plan)) return with(PointwiseAccess::tile);
-  if (dense && !r.problem.gated && plan_biased(r, pack, &plan)) return with(PointwiseAccess::biased);
+  if (plan_tile(r, pack, plan)) return with(PointwiseAccess::tile);
+  return dense && !r.problem.gated && plan_biased(r, pack, plan) && with(PointwiseAccess::biased);
+}
+
+PointwisePlan plan_access(const Request& r) {
+  const BiasDims dims = bias_dims(r.problem.geometry);
+  PointwisePlan plan{PointwiseAccess::elements, BiasAccess::rows, 0, false, dims.channels, dims.inner};
+  if (plan_packs(r, &plan)) return plan;
+  // Bits of a mask follow the index space.
+  const bool rows = r.mask == nullptr && plan_rows(r.problem, &plan);
+  plan.access = rows ? PointwiseAccess::rows : PointwiseAccess::elements;
   return plan;
 }
 

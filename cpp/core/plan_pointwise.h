@@ -18,7 +18,8 @@ enum class PointwiseAccess : uint8_t {
   biased,  // packs: the same with a bias, found for each pack
   tile,    // packs: rows of whole packs, at multiples of 16 bytes, in up to two dimensions; perhaps a bias along them
   interleaved,  // as tile, but gate and up (and their gradients) alternate in one tensor
-  elements      // one element at a time, at any strides
+  rows,         // single elements at any strides, of rows (the last dimension) that leave few threads idle
+  elements      // single elements at any strides, each found by itself
 };
 
 /// How the biases of a pack are found (biased).
@@ -31,10 +32,15 @@ enum class BiasAccess : uint8_t {
 struct PointwisePlan {
   PointwiseAccess access;
   BiasAccess bias;
-  int lanes;         // tile: threads side by side
+  int lanes;         // tile, rows: threads side by side
+  bool down;         // rows: a thread's elements are below each other, not in one row
   int64_t channels;  // entries of a bias
   int64_t inner;     // elements from one entry's to the next one's in the order of the index space
 };
+
+constexpr int kPointwiseThreads = 256;  // of a block
+/// Elements of a thread (rows).
+constexpr int elements_a_thread(int element_bytes) { return element_bytes == 8 ? 4 : 8; }
 
 PointwisePlan plan_pointwise(const PointwiseForward& problem);
 PointwisePlan plan_pointwise(const PointwiseBackward& problem);

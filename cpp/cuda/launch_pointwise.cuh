@@ -36,9 +36,11 @@ inline LaunchShape pointwise_shape(int64_t blocks, int64_t layers = 1) {
   return {dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(layers)), dim3(kPointwiseThreads)};
 }
 
-inline LaunchShape element_shape(const PointwiseProblem& p, int a_thread) {
-  const int64_t a_block = int64_t{a_thread} * kPointwiseThreads;
-  return pointwise_shape((p.geometry.size + a_block - 1) / a_block);
+/// run(space, count): single elements, of which a thread has `count`, a constant.
+template <class T, class Run>
+Status with_element_space(const PointwiseProblem& p, const PointwisePlan& plan, Run run) {
+  if (plan.access == PointwiseAccess::rows) return run(RowSpace(p, plan), Constant<elements_a_thread(sizeof(T))>{});
+  return run(ElementSpace(p.geometry), Constant<kPackSize<T>>{});
 }
 
 constexpr const char* kForwardLaunch = "activation forward kernel launch";
@@ -57,8 +59,8 @@ Status launch_forward_packs(const PointwiseForward& p, const PointwisePlan& plan
 
 template <class T, bool kGated>
 Status launch_forward(const PointwiseForward& p, const Launch& launch) {
+  const PointwisePlan plan = plan_pointwise(p);
   if constexpr (sizeof(T) < 8) {
-    const PointwisePlan plan = plan_pointwise(p);
     if (plan.access == PointwiseAccess::flat) return launch_forward_packs<T, kGated, FlatSpace>(p, plan, launch);
     if (plan.access == PointwiseAccess::tile) return launch_forward_packs<T, kGated, TileSpace>(p, plan, launch);
     if constexpr (kGated) {
@@ -68,9 +70,10 @@ Status launch_forward(const PointwiseForward& p, const Launch& launch) {
       if (plan.access == PointwiseAccess::biased) return launch_forward_packs<T, kGated, BiasedSpace>(p, plan, launch);
     }
   }
-  return launch_kernel<pointwise_forward_elements_kernel<T, kGated>>(kForwardLaunch, element_shape(p, kPackSize<T>),
-                                                                     launch, p, ElementSpace(p.geometry),
-                                                                     PointwiseScalars<Accumulator<T>>(p));
+  return with_element_space<T>(p, plan, [&](auto space, auto count) {
+    return launch_kernel<pointwise_forward_elements_kernel<T, kGated, decltype(space), count()>>(
+        kForwardLaunch, pointwise_shape(space.blocks(count)), launch, p, space, PointwiseScalars<Accumulator<T>>(p));
+  });
 }
 
 template <class T, bool kGated, SlopeSource kSource, class Space>
@@ -97,8 +100,8 @@ Status launch_backward_packs(const PointwiseBackward& p, const PointwisePlan& pl
 template <class T, bool kGated, SlopeSource kSource>
 Status launch_backward(const PointwiseBackward& p, const Launch& launch) {
   constexpr bool kInput = kSource == SlopeSource::input;
+  const PointwisePlan plan = plan_pointwise(p);
   if constexpr (sizeof(T) < 8) {
-    const PointwisePlan plan = plan_pointwise(p);
     if (plan.access == PointwiseAccess::flat)
       return launch_backward_packs<T, kGated, kSource, FlatSpace>(p, plan, launch);
     if constexpr (kGated) {
@@ -110,9 +113,15 @@ Status launch_backward(const PointwiseBackward& p, const Launch& launch) {
         return launch_backward_packs<T, kGated, kSource, TileSpace>(p, plan, launch);
     }
   }
-  return launch_kernel<pointwise_backward_elements_kernel<T, kGated, kSource>>(
-      kBackwardLaunch, element_shape(p, kPackSize<T>), launch, p, ElementSpace(p.geometry),
-      PointwiseScalars<Accumulator<T>>(p));
+  const auto run = [&](auto space, auto count) {
+    return launch_kernel<pointwise_backward_elements_kernel<T, kGated, kSource, decltype(space), count()>>(
+        kBackwardLaunch, pointwise_shape(space.blocks(count)), launch, p, space, PointwiseScalars<Accumulator<T>>(p));
+  };
+  if constexpr (kSource == SlopeSource::mask) {
+    return run(ElementSpace(p.geometry), Constant<kPackSize<T>>{});
+  } else {
+    return with_element_space<T>(p, plan, run);
+  }
 }
 
 template <class T, bool kGated, SlopeSource kSource>

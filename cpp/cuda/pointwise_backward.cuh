@@ -115,51 +115,59 @@ __global__ void __launch_bounds__(kPointwiseThreads)
 template <class T, bool kGated, SlopeSource kSource>
 struct GradientElement {
   using A = Accumulator<T>;
-  A dy, from, up;
+  A dy, from, up, bias, up_bias;  // not added up: a sum waits for its loads
 
   GradientElement() = default;
-  __device__ __forceinline__ GradientElement(const PointwiseBackward& p, const ElementPlace& place, int64_t element)
-      : dy(place.load<T>(p.dy)), up(A(0)) {
+  /// place: in the views of the kernel below.
+  template <class Cursor, class Place>
+  __device__ __forceinline__ GradientElement(const PointwiseBackward& p, const Cursor& cursor, int i,
+                                             const Place& place)
+      : dy(load_element<T>(p.dy, place[0])), up(A(0)), bias(A(-0.0)), up_bias(A(-0.0)) {
     if constexpr (kSource == SlopeSource::mask) {
       A bit[1];
-      load_mask(p.mask, element, bit);
+      load_mask(p.mask, cursor.number(i), bit);
       from = bit[0];
     } else if constexpr (kSource == SlopeSource::output) {
-      from = place.load<T>(p.y);
+      from = load_element<T>(p.y, place[2]);
     } else {
-      from = place.load<T>(p.x) + place.bias<T>(p.bias);
+      from = load_element<T>(p.x, place[2]);
+      bias = load_bias<T>(p.bias, place[3]);
     }
-    if constexpr (kGated) up = place.load<T>(p.up) + place.bias<T>(p.up_bias);
+    if constexpr (kGated) {
+      up = load_element<T>(p.up, place[4]);
+      up_bias = load_bias<T>(p.up_bias, place[5]);
+    }
   }
 };
 
 /// Any strides and alignment.
-/// Work     a thread computes as many elements as a pack has, a block's width apart, all loads first.
+/// Work     a thread computes kCount elements of a space, all loads first.
 /// Bytes    as above, if the tensors' layouts allow it.
 /// Barriers none.
-template <class T, bool kGated, SlopeSource kSource>
+template <class T, bool kGated, SlopeSource kSource, class Space, int kCount>
 __global__ void __launch_bounds__(kPointwiseThreads)
-    pointwise_backward_elements_kernel(const __grid_constant__ PointwiseBackward p,
-                                       const __grid_constant__ ElementSpace space,
+    pointwise_backward_elements_kernel(const __grid_constant__ PointwiseBackward p, const __grid_constant__ Space space,
                                        const PointwiseScalars<Accumulator<T>> scalars) {
-  constexpr int kCount = kPackSize<T>;
-  const int64_t first = blockIdx.x * static_cast<int64_t>(kCount * kPointwiseThreads) + threadIdx.x;
+  const View& source = kSource == SlopeSource::output ? p.y : p.x;
+  const View* const views[] = {&p.dy, &p.dx, &source, &p.bias, &p.up, &p.up_bias, &p.dup};
+  constexpr int kViews = kGated ? 7 : kSource == SlopeSource::input ? 4 : kSource == SlopeSource::output ? 3 : 2;
+  const typename Space::template Cursor<kCount, kViews> cursor(space, views);
   GradientElement<T, kGated, kSource> in[kCount];
   int64_t to[kCount], to_up[kGated ? kCount : 1];
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const int64_t element = first + i * kPointwiseThreads;
-    const int64_t some = element < space.size ? element : space.size - 1;
-    const ElementPlace place(space, some);
-    in[i] = GradientElement<T, kGated, kSource>(p, place, some);
-    to[i] = place.offset(p.dx);
-    if constexpr (kGated) to_up[i] = place.offset(p.dup);
+    if (!cursor.holds(i)) continue;
+    const auto place = cursor.place(i);
+    in[i] = GradientElement<T, kGated, kSource>(p, cursor, i, place);
+    to[i] = place[1];
+    if constexpr (kGated) to_up[i] = place[6];
   }
   visit_activation<Math<T>>(p.activation.kind, [&](auto act) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (first + i * kPointwiseThreads >= space.size) continue;
-      const auto g = gradient_of<decltype(act), kGated, kSource>(in[i].dy, in[i].from, in[i].up, scalars);
+      if (!cursor.holds(i)) continue;
+      const auto g = gradient_of<decltype(act), kGated, kSource>(in[i].dy, in[i].from + in[i].bias,
+                                                                 in[i].up + in[i].up_bias, scalars);
       store_element<T>(p.dx, to[i], g.x);
       if constexpr (kGated) store_element<T>(p.dup, to_up[i], g.up);
     }

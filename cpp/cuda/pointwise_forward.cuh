@@ -87,41 +87,50 @@ __global__ void __launch_bounds__(kPointwiseThreads)
 }
 
 /// Any strides and alignment.
-/// Work     a thread computes as many elements as a pack has, a block's width apart, all loads first.
+/// Work     a thread computes kCount elements of a space, all loads first.
 /// Bytes    as above, if the tensors' layouts allow it.
 /// Barriers none.
-template <class T, bool kGated>
+template <class T, bool kGated, class Space, int kCount>
 __global__ void __launch_bounds__(kPointwiseThreads)
-    pointwise_forward_elements_kernel(const __grid_constant__ PointwiseForward p,
-                                      const __grid_constant__ ElementSpace space,
+    pointwise_forward_elements_kernel(const __grid_constant__ PointwiseForward p, const __grid_constant__ Space space,
                                       const PointwiseScalars<Accumulator<T>> scalars) {
   using A = Accumulator<T>;
-  constexpr int kCount = kPackSize<T>;
-  const int64_t first = blockIdx.x * static_cast<int64_t>(kCount * kPointwiseThreads) + threadIdx.x;
-  A x[kCount], up[kCount] = {};
+  const View* const views[] = {&p.x, &p.y, &p.bias, &p.up, &p.up_bias};
+  const typename Space::template Cursor<kCount, kGated ? 5 : 3> cursor(space, views);
+  A x[kCount] = {}, up[kCount] = {}, bias[kCount] = {}, up_bias[kCount] = {};
   int64_t to[kCount];
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const int64_t element = first + i * kPointwiseThreads;
-    const ElementPlace place(space, element < space.size ? element : space.size - 1);
-    x[i] = place.load<T>(p.x) + place.bias<T>(p.bias);
-    if constexpr (kGated) up[i] = place.load<T>(p.up) + place.bias<T>(p.up_bias);
-    to[i] = place.offset(p.y);
+    if (!cursor.holds(i)) continue;
+    const auto place = cursor.place(i);
+    x[i] = load_element<T>(p.x, place[0]);
+    bias[i] = load_bias<T>(p.bias, place[2]);
+    if constexpr (kGated) {
+      up[i] = load_element<T>(p.up, place[3]);
+      up_bias[i] = load_bias<T>(p.up_bias, place[4]);
+    }
+    to[i] = place[1];
   }
-  if (p.mask != nullptr) {
-    const int lane = threadIdx.x % kWarp;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int64_t element = first + i * kPointwiseThreads;
-      const bool valid = element < space.size;
-      const unsigned bits = __ballot_sync(kFullWarp, valid && x[i] > A(0));
-      if (valid && lane % 8 == 0) p.mask[element / 8] = static_cast<uint8_t>(bits >> lane);
+  for (int i = 0; i < kCount; ++i) {  // not sooner: a sum waits for its loads
+    x[i] += bias[i];
+    up[i] += up_bias[i];
+  }
+  if constexpr (std::is_same_v<Space, ElementSpace> && !kGated) {
+    if (p.mask != nullptr) {
+      const int lane = threadIdx.x % kWarp;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const bool valid = cursor.holds(i);
+        const unsigned bits = __ballot_sync(kFullWarp, valid && x[i] > A(0));
+        if (valid && lane % 8 == 0) p.mask[cursor.number(i) / 8] = static_cast<uint8_t>(bits >> lane);
+      }
     }
   }
   visit_activation<Math<T>>(p.activation.kind, [&](auto act) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (first + i * kPointwiseThreads >= space.size) continue;
+      if (!cursor.holds(i)) continue;
       store_element<T>(p.y, to[i], activated<decltype(act), kGated>(x[i], up[i], scalars));
     }
   });

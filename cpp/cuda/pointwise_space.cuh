@@ -23,8 +23,6 @@
 
 namespace normact::cuda {
 
-constexpr int kPointwiseThreads = 256;
-
 /// The numbers of a problem in the type that kernels compute in: converted once, on the host.
 template <class A>
 struct PointwiseScalars {

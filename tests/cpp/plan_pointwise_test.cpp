@@ -79,16 +79,33 @@ PointwiseAccess access_with_bias(const PointwiseGeometry& g, Sizes strides, Bias
 TEST(access_without_a_bias) {
   CHECK(plan_pointwise(forward(DType::bf16, geometry({1000}), {1})).access == PointwiseAccess::flat);
   CHECK(plan_pointwise(forward(DType::f32, geometry({7}), {1})).access == PointwiseAccess::flat);  // a tail alone
-  CHECK(plan_pointwise(forward(DType::bf16, geometry({1000}), {1}, 2)).access == PointwiseAccess::elements);
-  CHECK(plan_pointwise(forward(DType::f64, geometry({1000}), {1})).access == PointwiseAccess::elements);
+  CHECK(plan_pointwise(forward(DType::bf16, geometry({1000}), {1}, 2)).access == PointwiseAccess::rows);
+  CHECK(plan_pointwise(forward(DType::f64, geometry({1000}), {1})).access == PointwiseAccess::rows);
   CHECK(plan_pointwise(forward(DType::bf16, geometry({10, 64}), {128, 1})).access == PointwiseAccess::tile);
-  CHECK(plan_pointwise(forward(DType::bf16, geometry({10, 64}), {129, 1})).access == PointwiseAccess::elements);
-  CHECK(plan_pointwise(forward(DType::bf16, geometry({10, 63}), {64, 1})).access == PointwiseAccess::elements);
+  CHECK(plan_pointwise(forward(DType::bf16, geometry({10, 64}), {129, 1})).access == PointwiseAccess::rows);
+  CHECK(plan_pointwise(forward(DType::bf16, geometry({10, 63}), {64, 1})).access == PointwiseAccess::rows);
   CHECK(plan_pointwise(forward(DType::bf16, geometry({3, 10, 64}), {4000, 128, 1})).access == PointwiseAccess::tile);
   CHECK(plan_pointwise(forward(DType::bf16, geometry({70000, 10, 64}), {4000, 128, 1})).access ==
-        PointwiseAccess::elements);  // more layers than a grid has
+        PointwiseAccess::rows);  // more layers than a grid has
   PointwiseForward interleaved = forward(DType::bf16, geometry({10, 64}), {128, 2});
-  CHECK(plan_pointwise(interleaved).access == PointwiseAccess::elements);
+  CHECK(plan_pointwise(interleaved).access == PointwiseAccess::rows);
+}
+
+/// The last two dimensions are divided so that a block's threads find elements.
+TEST(rows_of_single_elements) {
+  const auto plan = [](std::initializer_list<int64_t> shape, std::initializer_list<int64_t> strides, DType dtype) {
+    return plan_pointwise(forward(dtype, geometry(shape), strides));
+  };
+  PointwisePlan p = plan({100000}, {2}, DType::f32);
+  CHECK(p.access == PointwiseAccess::rows && p.lanes == 256 && !p.down);
+  p = plan({60000, 56}, {57, 1}, DType::bf16);  // one row of eight for each of four lines
+  CHECK(p.access == PointwiseAccess::rows && p.lanes == 64 && p.down);
+  p = plan({4, 3000}, {3001, 1}, DType::bf16);
+  CHECK(p.access == PointwiseAccess::rows && p.lanes == 128 && !p.down);
+  p = plan({100000, 3}, {7, 2}, DType::f64);
+  CHECK(p.access == PointwiseAccess::rows && p.lanes == 4 && p.down);
+  CHECK(plan({100000, 3, 2}, {70, 7, 2}, DType::f32).access == PointwiseAccess::elements);  // six of 2048
+  CHECK(plan({3, 2}, {70, 2}, DType::f32).access == PointwiseAccess::rows);                 // in any case one block
 }
 
 TEST(access_of_gates_that_alternate) {
@@ -99,10 +116,10 @@ TEST(access_of_gates_that_alternate) {
   p.y = view(DType::bf16, {64, 1});
   CHECK(plan_pointwise(p).access == PointwiseAccess::interleaved);
   p.up.data = memory + 4;
-  CHECK(plan_pointwise(p).access == PointwiseAccess::elements);
+  CHECK(plan_pointwise(p).access == PointwiseAccess::rows);
   p.up.data = memory + 2;
   p.y = view(DType::bf16, {64, 1}, 2);
-  CHECK(plan_pointwise(p).access == PointwiseAccess::elements);
+  CHECK(plan_pointwise(p).access == PointwiseAccess::rows);
 }
 
 TEST(access_with_a_mask) {
@@ -122,7 +139,7 @@ TEST(access_with_a_bias) {
   CHECK(bias == BiasAccess::rows);
   CHECK(access_with_bias(geometry({8, 64, 49}, 1), {64 * 49, 49, 1}, &bias) == PointwiseAccess::biased);
   CHECK(bias == BiasAccess::straddled);
-  CHECK(access_with_bias(geometry({8, 64, 5}, 1), {64 * 5, 5, 1}) == PointwiseAccess::elements);
+  CHECK(access_with_bias(geometry({8, 64, 5}, 1), {64 * 5, 5, 1}) == PointwiseAccess::rows);
   CHECK(access_with_bias(geometry({64, 3136}, 0), {3136, 1}, &bias) == PointwiseAccess::biased);
   CHECK(bias == BiasAccess::rows);
 }

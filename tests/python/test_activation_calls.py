@@ -169,6 +169,15 @@ def test_masks_of_special_values(device: Device) -> None:
     np.testing.assert_array_equal(device.values(normact.relu_backward(dy, mask=mask).dx), [0, 0, 0, 4, 0, 6, 0, 8, 9])
 
 
+@pytest.mark.parametrize("layout", ["contiguous", "every_second_column"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_without_a_bias_zeros_keep_their_sign(device: Device, dtype: str, layout: str) -> None:
+    """However they lie in memory."""
+    x = LAYOUTS[layout](device, np.full((3, 40), -0.0), dtype)
+    assert np.signbit(device.values(normact.activation(x, "identity"))).all()
+    assert np.signbit(device.values(normact.silu(x))).all()
+
+
 # ---- Outputs ----
 
 
