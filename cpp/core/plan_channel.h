@@ -222,7 +222,8 @@ struct ChannelRequest {
   ChannelAccess access;
   bool aligned;       // planes: each begins at a multiple of 16 bytes
   bool place_major;   // elements: channels lie closer together than places
-  bool even;          // the places of each tensor lie evenly, and a set's elements less than 2^30 apart
+  bool even;          // the places of each tensor lie evenly, or in lines that do, and a set's elements less than
+                      // 2^31 apart
   bool even_units;    // places of samples one after the other have one stride in each tensor
   bool set_packs;     // packs: a set is whole packs in all tensors, at multiples of 16 bytes
   bool columns;       // whether a batch norm whose planes are not whole packs may go by columns, too

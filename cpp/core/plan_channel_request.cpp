@@ -72,11 +72,14 @@ bool are_columns(const ChannelProblem& p, const ChannelView& x) {
          fit_columns(g, p.set, p.dtype);
 }
 
-/// Whether a set's elements are channels and places of one stride each, and lie less than 2^30 apart.
+/// Whether a set's elements are channels and places, of one stride each or the places of two, and lie less than 2^31
+/// apart.
 bool is_even(const ChannelGeometry& g, const ChannelView& view) {
-  const auto less = [](int64_t count, int64_t stride) { return count <= 1 || std::abs(stride) < kMost / count; };
-  return view.data == nullptr || (g.place_ndim == 1 && less(2 * g.channels / g.groups, view.channel_stride) &&
-                                  less(2 * g.places, view.place_stride[0]));
+  if (view.data == nullptr) return true;
+  const auto less = [](int64_t count, int64_t stride) { return count <= 1 || std::abs(stride) < kMost / 4 / count; };
+  bool even = g.place_ndim <= 2 && less(g.channels / g.groups, view.channel_stride);
+  for (int d = 0; d < g.place_ndim; ++d) even = even && less(g.place_shape[d], view.place_stride[d]);
+  return even;
 }
 
 /// Whether the places of a batch, which are those of all samples or of one, have one stride.

@@ -31,7 +31,8 @@ struct RegisterSpace {
   int lanes, lane_bits, tile, lines, elements, channels;  // elements, channels: of a set
   unsigned tiles;
   bool place_major;
-  Divisor by_tiles, by_tile, by_inner, by_places, by_group;
+  bool in_lines;  // places have two strides, the second that of a line
+  Divisor by_tiles, by_tile, by_inner, by_places, by_line, by_group;
   int64_t samples, samples_a_part;
 
   RegisterSpace(const ChannelGeometry& g, const RegisterDivision& d)
@@ -43,10 +44,12 @@ struct RegisterSpace {
         channels(static_cast<int>(g.channels / g.groups)),
         tiles(static_cast<unsigned>(d.tiles)),
         place_major(d.place_major),
+        in_lines(g.place_ndim == 2),
         by_tiles(tiles),
         by_tile(static_cast<unsigned>(d.tile)),
         by_inner(d.place_major ? static_cast<unsigned>(channels) : static_cast<unsigned>(g.places)),
         by_places(static_cast<unsigned>(g.places)),
+        by_line(static_cast<unsigned>(g.place_shape[g.place_ndim - 1])),
         by_group(static_cast<unsigned>(channels)),
         samples(g.samples),
         samples_a_part(d.samples_a_part) {}
@@ -200,7 +203,12 @@ class RegisterShare {
   }
   __device__ __forceinline__ int offset_in(const ChannelView& view, int k) const {
     const Spot spot = channel_and_place(element(k));
-    return spot.first * static_cast<int>(view.channel_stride) + spot.second * static_cast<int>(view.place_stride[0]);
+    const int channel = spot.first * static_cast<int>(view.channel_stride);
+    const int stride = static_cast<int>(view.place_stride[0]);
+    if (!s.in_lines) return channel + spot.second * stride;
+    const auto line = static_cast<int>(s.by_line.quotient(spot.second));
+    const int in_line = spot.second - line * static_cast<int>(s.by_line.size);
+    return channel + line * stride + in_line * static_cast<int>(view.place_stride[1]);
   }
   __device__ __forceinline__ int offset(const ChannelView& view, int k) const {
     return kAlike ? offset_[k] : offset_in(view, k);

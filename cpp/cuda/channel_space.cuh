@@ -54,6 +54,7 @@ struct ChannelSpace {
   int64_t low = 0, high = 0;  // planes: x's elements lie from the one on and before the other
   int place_ndim;
   int64_t place_shape[kMaxDims];
+  Divisor by_place[kMaxDims];  // its numbers, if there are fewer than 2^31 places
   int64_t group_channels = by_group.size;
   int64_t groups_a_slab;
   int64_t groups;       // of a batch
@@ -117,14 +118,38 @@ struct ChannelSpace {
         groups_a_slab(plan.tiles_a_slab * plan.tile / group_channels),
         groups(plan.groups),
         per_channel(p.geometry.places * samples_a_batch) {
-    for (int d = 0; d < kMaxDims; ++d) place_shape[d] = d < place_ndim ? p.geometry.place_shape[d] : 1;
+    divide_places(p.geometry);
   }
 
+  void divide_places(const ChannelGeometry& g) {
+    for (int d = 0; d < kMaxDims; ++d) {
+      place_shape[d] = d < place_ndim ? g.place_shape[d] : 1;
+      by_place[d] = divisor_of(place_shape[d]);
+    }
+  }
   /// Where x lies, for walks of planes.
   void set_extent(const ChannelGeometry& g, const ChannelView& x) {
     const int64_t samples = (g.samples - 1) * x.sample_stride, span = (g.channels - 1) * x.channel_stride;
     low = (samples < 0 ? samples : 0) + (span < 0 ? span : 0);
     high = (samples > 0 ? samples : 0) + (span > 0 ? span : 0) + g.places;
+  }
+
+  /// Where a place lies from its channel's first, in a tensor of any strides.
+  __device__ __forceinline__ int64_t place_offset(const ChannelView& view, int64_t place) const {
+    if (places >= kMaxDivisor) return far_place_offset(view, place);
+    auto rest = static_cast<unsigned>(place);
+    int64_t offset = 0;
+#pragma unroll 1
+    for (int d = place_ndim - 1; d > 0; --d) {
+      const unsigned before = by_place[d].quotient(rest);
+      offset += static_cast<int64_t>(rest - before * by_place[d].size) * view.place_stride[d];
+      rest = before;
+    }
+    return offset + static_cast<int64_t>(rest) * view.place_stride[0];
+  }
+  /// The same by divisions of 64 bits, which would be most of a kernel if they were inlined.
+  __device__ __noinline__ int64_t far_place_offset(const ChannelView& view, int64_t place) const {
+    return strided_offset(place, place_ndim, place_shape, view.place_stride);
   }
 
   /// The number of an element in a mask. kSmall: there are fewer than 2^31 places.

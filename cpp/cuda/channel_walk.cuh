@@ -186,7 +186,7 @@ class RowWalk {
   static constexpr int kWidth = kElements;
   static constexpr int kOwned = kElements;
   static constexpr bool kPlanes = false, kEdges = false;
-  static constexpr bool kSingles = kElements == 1 && !kStrided;  // single elements, of which many are under way
+  static constexpr bool kSingles = kElements == 1;  // of which many are under way
   static constexpr int owner(int j) { return j; }
   struct Single {
     T value;
@@ -240,8 +240,8 @@ class RowWalk {
     } else {
       const int64_t at = batch_ * view.sample_stride + channel_ * view.channel_stride;
       if constexpr (!kStrided) return at + spot.unit * unit_stride(s.places, view);
-      const int64_t sample = sample_of(spot.unit), place = spot.unit - sample * s.places;
-      return at + sample * view.sample_stride + strided_offset(place, s.place_ndim, s.place_shape, view.place_stride);
+      const int64_t sample = sample_of(spot.unit);
+      return at + sample * view.sample_stride + s.place_offset(view, spot.unit - sample * s.places);
     }
   }
   __device__ __forceinline__ bool whole(const Spot&) const { return true; }

@@ -33,16 +33,13 @@ Status with_activation(const ChannelPlan& plan, normact_activation_kind kind, Ru
   if constexpr (Walk::kWidth > 1) {
     return with_act<T>(kind, with);
   } else {
-    if constexpr (Walk::kSingles) {
-      if (kind == NORMACT_ACTIVATION_IDENTITY) return with(Identity<Math<T>>{});
-    }
+    if (kind == NORMACT_ACTIVATION_IDENTITY) return with(Identity<Math<T>>{});
     return with(AnyActivation{});
   }
 }
 
-/// The same with the walk of this access. That of elements has an instance for any activation, and one for none where
-/// units are even; planes of whole packs that are not kept go as any others, where launches do not serve them. Rows are
-/// kept.
+/// The same with the walk of this access. That of elements has an instance for any activation, and one for none;
+/// planes of whole packs that are not kept go as any others, where launches do not serve them. Rows are kept.
 template <class T, class Run>
 Status with_instance(const ChannelPlan& plan, normact_activation_kind kind, Run run) {
   if constexpr (sizeof(T) < 8) {

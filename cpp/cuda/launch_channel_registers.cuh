@@ -15,7 +15,9 @@ inline bool are_alike(const ChannelGeometry& g, const ChannelView& x,
                       std::initializer_list<const ChannelView*> others) {
   for (const ChannelView* view : others) {
     if (g.channels > g.groups && view->channel_stride != x.channel_stride) return false;
-    if (g.places > 1 && view->place_stride[0] != x.place_stride[0]) return false;
+    for (int d = 0; d < g.place_ndim; ++d) {
+      if (g.place_shape[d] > 1 && view->place_stride[d] != x.place_stride[d]) return false;
+    }
   }
   return true;
 }

@@ -44,11 +44,26 @@ TEST(small_sets_lie_in_registers) {
   CHECK(plan_channel(back, kAmpere, ChannelTuning{}).order == ChannelOrder::registers);
   CHECK(plan_channel(back, smaller, ChannelTuning{}).order != ChannelOrder::registers);
   ChannelForward apart = forward(Layout::planes, 1000, 6, 4, 3);
-  apart.geometry.place_ndim = 2;
+  apart.geometry.place_ndim = 3;
   CHECK(!goes(apart));
   apart.geometry.place_ndim = 1;
   apart.y.place_stride[0] = int64_t{1} << 30;
   CHECK(plan_of(apart).order != ChannelOrder::registers);
+}
+
+/// A crop of larger planes.
+TEST(small_sets_in_lines_lie_in_registers) {
+  ChannelForward p = forward(Layout::planes, 3000, 6, 196, 3);
+  p.geometry.place_ndim = 2;
+  p.geometry.place_shape[0] = p.geometry.place_shape[1] = 14;
+  p.x.place_stride[0] = 16;
+  p.x.place_stride[1] = p.y.place_stride[1] = 1;
+  p.y.place_stride[0] = 14;
+  CHECK(plan_of(p).order == ChannelOrder::registers);
+  CHECK_EQ(plan_of(p).registers.width, 1);
+  CHECK(plan_of(backward(p)).order == ChannelOrder::registers);
+  p.x.place_stride[0] = int64_t{1} << 30;
+  CHECK(plan_of(p).order != ChannelOrder::registers);
 }
 
 TEST(entries_of_many_samples_are_added_up_in_chunks) {
