@@ -343,6 +343,7 @@ GROUPS = {
     "roofline": lambda: large(PLAIN, [*WIDE, *NARROW, *HUGE, *COMMON, *ODD]),
     "core": lambda: large(PLAIN, CORE),
     "activated": lambda: large(ACTIVATED, ACTIVATED_WIDTHS),
+    "activated_odd": lambda: large(ACTIVATED, ODD),
     "residual": lambda: large(FUSED, [128, 1024, 4096, 8192, 16384, 65536, 4097]),
     "mixed": lambda: each(MIXED, ("bf16",), [(rows_for(n, "bf16", LARGE), n) for n in MIXED_WIDTHS]),
     "small": lambda: each(PLAIN, ("bf16", "fp32"), SMALL_SHAPES),

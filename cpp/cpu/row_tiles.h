@@ -22,17 +22,23 @@ constexpr int64_t kMinTileRows = 16;          // a vector, or 64 bytes of 16-bit
 constexpr int64_t kMaxTileRows = 512;
 constexpr int64_t kFewCols = 8;  // rows of so many and fewer are turned ...
 constexpr int64_t kFewActivatedCols = 24;
-constexpr int64_t kMinLine = 64;           // ... unless so many lie side by side as they are
-constexpr int64_t kShortLine = 8;          // fewer rows side by side leave most of the lanes empty
+constexpr int64_t kMinLine = 64;   // ... unless so many lie side by side as they are
+constexpr int64_t kFewInLine = 5;  // fewer, which leave most lanes empty in place, are turned in any case
+constexpr int64_t kFewActivatedInLine = 8;
 constexpr int64_t kTurnedElements = 4096;  // of a turned tile: several arrays of them are near
 constexpr int64_t kMaxBlockTiles = 64;     // whose gradients are added one to the other
 static_assert(kMaxTileRows % kActivationStep == 0);
 
-/// Whether tiles are turned. An activation takes a loop over each row, or over each column of a tile.
+/// Whether tiles are turned, which changes no bit. An activation takes a loop over each row, or over each column of a
+/// tile.
 inline bool turns_tiles(const RowProblem& problem) {
   const RowGeometry& geometry = problem.geometry;
-  const bool in_lines = problem.adjacent && geometry.row_shape[geometry.row_ndim - 1] >= kMinLine;
-  return geometry.cols <= (is_identity(problem.activation) ? kFewCols : kFewActivatedCols) && !in_lines;
+  const bool activated = !is_identity(problem.activation);
+  const bool few_cols = geometry.cols <= (activated ? kFewActivatedCols : kFewCols);
+  if (!problem.adjacent) return few_cols;
+  const int64_t line = geometry.row_shape[geometry.row_ndim - 1];
+  if (line < (activated ? kFewActivatedInLine : kFewInLine)) return geometry.cols <= kMaxTileCols;
+  return few_cols && line < kMinLine;
 }
 
 /// A function of the shape alone.
@@ -47,9 +53,7 @@ inline RowTiles row_tiles(const RowGeometry& geometry, bool turned) {
 inline RowTiles row_tiles(const RowProblem& problem) { return row_tiles(problem.geometry, turns_tiles(problem)); }
 
 inline bool in_tiles(const RowProblem& problem) {
-  const RowGeometry& geometry = problem.geometry;
-  const bool in_lines = problem.adjacent && geometry.row_shape[geometry.row_ndim - 1] >= kShortLine;
-  return turns_tiles(problem) || (in_lines && geometry.cols <= kMaxTileCols);
+  return turns_tiles(problem) || (problem.adjacent && problem.geometry.cols <= kMaxTileCols);
 }
 
 /// The blocks of rows, or of tiles, whose parameter gradients are summed apart.

@@ -121,7 +121,7 @@ NORMACT_SIMD void sum_part(const TileBackward<T, X>& t, const Tile& tile, const 
   }
 }
 
-/// dy * act'(h) of one column, h as in the forward. `g` has room for the tile's rows, up to a whole activation step.
+/// dy * act'(h) of one column, h as in the forward.
 template <bool kByRow, class T, class X>
 NORMACT_SIMD void activated_column(const TileBackward<T, X>& t, const Tile& tile, const TileRows<Accumulator<T>>& rows,
                                    const T* x, const X* dy, TileParameter<kByRow, Accumulator<T>> weight,

@@ -63,7 +63,7 @@ class Family:
 
     def empty_half(self, x: Any, axis: int) -> Any:
         """The same with half the size along an axis."""
-        return self.empty_like(half_of(x, axis))
+        return self.empty_like(x)  # raises
 
     def empty_bytes(self, x: Any, count: int) -> Any:
         """The same for so many uint8."""
@@ -97,6 +97,9 @@ class _Numpy(Family):
     def empty_stats(self, x: Any, shape: tuple[int, ...]) -> Any:
         return np.empty(shape, np.float64 if x.dtype == np.float64 else np.float32)
 
+    def empty_half(self, x: Any, axis: int) -> Any:
+        return self.empty_like(half_of(x, axis))
+
     def empty_bytes(self, x: Any, count: int) -> Any:
         return np.empty(count, np.uint8)
 
@@ -118,8 +121,11 @@ class _Torch(Family):
         return x.new_empty(*shape, dtype=dtype) if shape else x.new_empty(shape, dtype=dtype)
 
     def empty_half(self, x: Any, axis: int) -> Any:
-        # The strides of both are in the order of x's; a view takes as long again as the allocation.
-        return x.new_empty(_half_shape(x, axis)) if x.is_contiguous() else self.empty_like(half_of(x, axis))
+        # The strides of both are in the order of x's; a view takes as long again as the allocation. What is not strided
+        # DLPack refuses.
+        if x.layout is not self._torch.strided or x.is_contiguous():
+            return x.new_empty(_half_shape(x, axis))
+        return self.empty_like(half_of(x, axis))
 
     def empty_bytes(self, x: Any, count: int) -> Any:
         return x.new_empty(count, dtype=self._torch.uint8)
@@ -155,6 +161,9 @@ class _Cupy(Family):
     def empty_stats(self, x: Any, shape: tuple[int, ...]) -> Any:
         with x.device:
             return self._cupy.empty(shape, np.float64 if x.dtype == np.float64 else np.float32)
+
+    def empty_half(self, x: Any, axis: int) -> Any:
+        return self.empty_like(half_of(x, axis))
 
     def empty_bytes(self, x: Any, count: int) -> Any:
         with x.device:

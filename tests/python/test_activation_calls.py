@@ -175,7 +175,6 @@ def test_without_a_bias_zeros_keep_their_sign(device: Device, dtype: str, layout
     """However they lie in memory."""
     x = LAYOUTS[layout](device, np.full((3, 40), -0.0), dtype)
     assert np.signbit(device.values(normact.activation(x, "identity"))).all()
-    assert np.signbit(device.values(normact.silu(x))).all()
 
 
 # ---- Outputs ----

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import normact
 from activation_cases import Kind
 from cases import DTYPES, Problem, inputs
 from checks import arrays, backward, check, forward
@@ -79,6 +81,31 @@ def test_rows_do_not_depend_on_their_neighbours(device: Device, kind: str, dtype
             )
             assert (device.bits(forward(problem, part).y) == y[some]).all()
             assert (device.bits(backward(problem, part).dx) == dx[some]).all()
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("cols", [4, 12, 40, 100])
+@pytest.mark.parametrize("activation", [None, "gelu"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_rows_do_not_depend_on_how_many_lie_side_by_side(
+    device: Device, kind: str, dtype: str, activation: str | None, cols: int
+) -> None:
+    """From two on. Where in memory a single row has neighbours cannot be seen."""
+    values = np.random.default_rng(0).standard_normal((100, cols))
+    x, dy = (LAYOUTS["transposed"](device, of, dtype) for of in (values, values[::-1].copy()))
+    function, back = getattr(normact, kind), getattr(normact, f"{kind}_backward")
+
+    def run(count: int) -> list[np.ndarray]:
+        part = x[:count]
+        found = function(part, return_stats=True, activation=activation)
+        mean = {} if found.mean is None else {"mean": found.mean}
+        dx = back(dy[:count], part, **mean, rstd=found.rstd, activation=activation).dx
+        return [device.bits(of) for of in (found.y, found.rstd, dx)]
+
+    whole = run(100)
+    for count in (2, 5, 7, 8, 33, 64):
+        for part, of_all in zip(run(count), whole, strict=True):
+            np.testing.assert_array_equal(part, of_all[:count], f"{count} rows")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
