@@ -6,12 +6,10 @@
 //          in global memory, so that all but its ragged ends moves in bulk copies of whole 16-byte granules.
 // Movers   the block's last warp (forward: two) only moves data: it starts the copies of the tiles to come, and writes
 //          finished tiles out of one of two buffers, and forward's statistics.
-// Direct   rows of up to a warp's lanes that do not follow each other without gaps pass by shared memory: each would
-// take
-//          bulk copies of its own, of some 150 cycles for any few bytes (H200).
+// Direct   rows of up to a warp's lanes with gaps between them pass by shared memory: each would take bulk copies of
+//          its own, of some 150 cycles for any few bytes (H200).
 // Barriers `full` (a slot of the ring has arrived), `finished` (an output buffer has been filled, and the slot behind
-// it
-//          is no longer read) and `free` (an output buffer has been sent).
+//          it is no longer read) and `free` (an output buffer has been sent).
 #pragma once
 
 #include "core/run_layout.h"
