@@ -241,8 +241,8 @@ __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardShared
       if (direct) {
         if constexpr (kLayer) mean = *row_pointer<const A>(p.mean, index);
         rstd = *row_pointer<const A>(p.rstd, index);
-        own.load_elements(row_pointer<const T>(p.x, index), xhat);
-        own.load_elements(row_pointer<const T>(p.dy, index), gradient);
+        own.load_elements(row_pointer<const T>(p.x, index), live, xhat);
+        own.load_elements(row_pointer<const T>(p.dy, index), live, gradient);
       } else {
         barriers.full[now.slot].wait(now.phase);
         if constexpr (kLayer) mean = statistics[row];

@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
     const RowIndex index(scalars.rows, direct ? first + row : 0);
     A value[kValues];
     if (direct) {
-      own.load_elements(row_pointer<const T>(p.x, index), value);
+      own.load_elements(row_pointer<const T>(p.x, index), live, value);
     } else {
       barriers.full[now.slot].wait(now.phase);
       own.load(from + offset_in(tiles.input[0]), value);

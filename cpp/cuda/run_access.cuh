@@ -138,10 +138,11 @@ class OwnRuns {
       if (!valid(j)) value[j] = A(0);
     }
   }
-  /// The same of a row in global memory, element by element, with zeros beyond it.
-  __device__ __forceinline__ void load_elements(const T* row, A (&value)[kValues]) const {
+  /// The same of a row in global memory, element by element, with zeros beyond it, or in the place of another's row:
+  /// that may be written already, in place.
+  __device__ __forceinline__ void load_elements(const T* row, bool own_row, A (&value)[kValues]) const {
 #pragma unroll
-    for (int j = 0; j < kValues; ++j) value[j] = valid(j) ? convert<A>(row[column(j)]) : A(0);
+    for (int j = 0; j < kValues; ++j) value[j] = own_row && valid(j) ? convert<A>(row[column(j)]) : A(0);
   }
   __device__ __forceinline__ void store_elements(T* row, const A (&value)[kValues]) const {
 #pragma unroll
