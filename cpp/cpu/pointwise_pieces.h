@@ -91,11 +91,7 @@ __attribute__((noinline)) void gather(const T* base, const int64_t* stride, int 
                                       T* target) {
   for_even_elements(stride, last, at, count,
                     [&](int64_t offset, int64_t step, int64_t number, int64_t place, int64_t apart) {
-                      if (apart == 1) {
-                        copy_from(base + offset, step, number, target + place);
-                      } else {
-                        copy_between(base + offset, step, number, target + place, apart);
-                      }
+                      copy_between(base + offset, step, number, target + place, apart);
                     });
 }
 
@@ -104,11 +100,7 @@ __attribute__((noinline)) void scatter(const T* source, const int64_t* stride, i
                                        int64_t count, T* base) {
   for_even_elements(stride, last, at, count,
                     [&](int64_t offset, int64_t step, int64_t number, int64_t place, int64_t apart) {
-                      if (apart == 1) {
-                        copy_to(source + place, step, number, base + offset);
-                      } else {
-                        copy_between(source + place, apart, number, base + offset, step);
-                      }
+                      copy_between(source + place, apart, number, base + offset, step);
                     });
 }
 

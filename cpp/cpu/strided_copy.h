@@ -31,6 +31,8 @@ NORMACT_SIMD void copy_to(const T* source, int64_t step, int64_t count, T* targe
 /// target[i * to] = source[i * from].
 template <class T>
 NORMACT_SIMD void copy_between(const T* source, int64_t from, int64_t count, T* target, int64_t to) {
+  if (to == 1) return copy_from(source, from, count, target);
+  if (from == 1) return copy_to(source, to, count, target);
   for (int64_t i = 0; i < count; ++i) target[i * to] = source[i * from];
 }
 
