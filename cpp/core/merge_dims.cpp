@@ -1,9 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/merge_dims.h"
 
+#include <cstddef>
+#include <utility>
+
 #include "core/problem.h"
 
 namespace normact {
+namespace {
+
+uint64_t magnitude(int64_t stride) {
+  return stride < 0 ? uint64_t{0} - static_cast<uint64_t>(stride) : static_cast<uint64_t>(stride);
+}
+
+// > 0: dimension a is slower than b, < 0: faster. The first tensor that tells them apart decides; one that is expanded
+// along either does not.
+int compare(int a, int b, std::span<const MergedStrides> tensors) {
+  for (const MergedStrides& tensor : tensors) {
+    const uint64_t in_a = magnitude(tensor.given[a]), in_b = magnitude(tensor.given[b]);
+    if (in_a != 0 && in_b != 0 && in_a != in_b) return in_a > in_b ? 1 : -1;
+  }
+  return 0;
+}
+
+}  // namespace
+
+// An insertion sort that steps over dimensions that cannot be compared, as these are not ordered.
+void sort_dims(std::span<int> dims, std::span<const MergedStrides> tensors) {
+  for (size_t i = 1; i < dims.size(); ++i) {
+    size_t moving = i;
+    for (size_t j = i; j-- > 0;) {
+      const int order = compare(dims[j], dims[moving], tensors);
+      if (order > 0) break;
+      if (order == 0) continue;
+      std::swap(dims[j], dims[moving]);
+      moving = j;
+    }
+  }
+}
 
 int merge_dims(std::span<const int> dims, const int64_t* shape, std::span<const MergedStrides> tensors, int* alone,
                int64_t* merged_shape) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Merges dimensions of an index space that lie evenly in memory in all of its tensors.
+// Sorts the dimensions of an index space as they lie in memory, and merges those that lie evenly in all of its tensors.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,10 @@ struct MergedStrides {
   const int64_t* given;
   int64_t* merged;
 };
+
+/// Puts `dims` (numbers of dimensions) in the order of memory, slowest first, as far as it is the same in all tensors;
+/// else the first tensor that tells two apart decides.
+void sort_dims(std::span<int> dims, std::span<const MergedStrides> tensors);
 
 /// Walks `dims` (numbers of dimensions, slowest first; not those of size 1) and merges neighbours. Dimension `alone` is
 /// merged with none, and *alone turns into its place among the merged; -1: all may be. Returns how many remain, or -1

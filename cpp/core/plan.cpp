@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/plan_common.h"
+#include "core/run_layout.h"
 
 namespace normact {
 namespace {
@@ -121,8 +122,14 @@ bool forward_tile(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) 
 /// 9 us, 64 rows 26 and 28, 353 rows 70 and 130, 2000 rows 325 and 712).
 constexpr int64_t kStreamClusterCols = 1 << 17;
 
+/// Units of a row, as kernels of `stream` go through it.
+int64_t stream_units(const RowRequest& r) {
+  const bool in_packs = r.access == RowAccess::packs || r.access == RowAccess::packed_pieces;
+  return in_packs ? r.geometry.cols / pack_size(r) : r.geometry.cols;
+}
+
 bool forward_stream(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
-  const int64_t units = r.access == RowAccess::packs ? packs_of(r) : r.geometry.cols;
+  const int64_t units = stream_units(r);
   plan->cluster = device.compute_capability >= 90 && r.geometry.cols >= kStreamClusterCols ? 8 : 1;
   plan->threads = static_cast<int>(std::clamp<int64_t>(round_up(ceil_div(units, 4), kWarp), kWarp, 512));
   plan->threads_per_row = plan->threads;
@@ -247,7 +254,7 @@ bool backward_tile(const RowRequest& r, const DeviceInfo& device, RowPlan* plan)
 }
 
 bool backward_stream(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
-  const int64_t units = r.access == RowAccess::packs ? packs_of(r) : r.geometry.cols;
+  const int64_t units = stream_units(r);
   const int64_t slabs = ceil_div(units, 256);
   plan->threads = static_cast<int>(std::clamp<int64_t>(round_up(ceil_div(units, 4), kWarp), kWarp, 512));
   plan->threads_per_row = plan->threads;
@@ -256,6 +263,15 @@ bool backward_stream(const RowRequest& r, const DeviceInfo& device, RowPlan* pla
   plan->parts = std::clamp<int64_t>(ceil_div(8 * device.multiprocessors, slabs), 1,
                                     std::min<int64_t>(65535, ceil_div(r.geometry.rows, 16)));
   return slabs <= kMaxBlocks;
+}
+
+/// Of sums that grow in registers over more than kTilesASum tiles.
+size_t bytes_of_places(const RowRequest& r, const RowPlan& plan) {
+  const bool in_registers =
+      plan.variant == NORMACT_ROW_WARP || plan.variant == NORMACT_ROW_BLOCK || plan.variant == NORMACT_ROW_CLUSTER;
+  if (!in_registers || r.geometry.rows <= kTilesASum * plan.parts * plan.rows_per_block) return 0;
+  const int values = plan.vectors * (in_runs(r) ? backward_run(size_of(r.dtype)) : pack_size(r));
+  return static_cast<size_t>(plan.blocks) * plan.threads * 2 * values * sizeof(double);
 }
 
 using Planner = bool (*)(const RowRequest&, const DeviceInfo&, RowPlan*);
@@ -321,7 +337,9 @@ Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, Ro
   const bool whole_rows = plan->variant == NORMACT_ROW_WARP || plan->variant == NORMACT_ROW_BLOCK;
   const bool partial = plan->parts > 1 || !whole_rows;
   if (request.parameter_gradients && partial) bytes += 2 * plan->parts * request.geometry.cols * accumulator;
-  plan->workspace_bytes = static_cast<size_t>(bytes);
+  plan->places = request.parameter_gradients ? bytes_of_places(request, *plan) : 0;
+  plan->workspace_bytes =
+      plan->places > 0 ? static_cast<size_t>(round_up(bytes, 256)) + plan->places : static_cast<size_t>(bytes);
   return {};
 }
 

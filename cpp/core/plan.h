@@ -21,6 +21,7 @@ constexpr int kClusterServants = 2;        // more warps of it: one exchanges su
 constexpr int kExchangeDepth = 4;          // rows whose sums a cluster's blocks exchange at the same time
 constexpr int kTileForwardThreads = 512;   // of a block, two of which have registers for all their threads
 constexpr int kTileBackwardThreads = 320;  // the same, but for activations
+constexpr int kTilesASum = 256;  // tiles of a block, or rows of a cluster, that a thread adds one to the other
 
 constexpr int kStaticSharedReserve = 4096;  // of a block's shared memory, for the kernels' static one
 
@@ -40,6 +41,7 @@ enum class RowAccess : uint8_t {
   packed_lines,  // rows side by side, 16 bytes of neighbours at a time: lines of whole packs at multiples of 16 bytes
   half_packed_lines,  // the same of 8 bytes; 16-bit elements
   lines,              // rows side by side at any alignment
+  packed_pieces,      // columns in pieces, in any dimensions, of whole packs at multiples of 16 bytes
   strided,            // one element at a time, at any strides; parameters of any mix of dtypes
 };
 
@@ -59,6 +61,7 @@ struct RowPlan {
   int64_t blocks;
   int shared_bytes;
   size_t workspace_bytes;
+  size_t places;  // bytes at its end, where threads of many rows take their sums of parameter gradients (backward)
 };
 
 /// What the planner looks at besides the geometry.
@@ -78,6 +81,9 @@ struct RowRequest {
 
 /// Whether samples may be images (RowRequest::images), wherever they lie.
 bool may_be_images(const RowProblem& problem);
+
+/// The same of columns that may be pieces of whole packs.
+bool may_be_pieces(const RowProblem& problem);
 
 Status plan_row_forward(const RowRequest& request, const DeviceInfo& device, RowPlan* plan);
 Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, RowPlan* plan);

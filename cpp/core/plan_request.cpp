@@ -38,6 +38,29 @@ bool lines_divide(const Operand& operand, const RowGeometry& g, int bytes) {
   return true;
 }
 
+/// Whether an operand's columns are in pieces of whole packs of so many elements, at multiples of these.
+bool pieces_divide(const Operand& operand, const RowGeometry& g, int elements) {
+  if (operand.data == nullptr) return true;
+  const int64_t size = size_of(operand.dtype), unit = std::min<int64_t>(kPackBytes, elements * size);
+  const auto divides = [&](int64_t extent, int64_t stride) { return extent == 1 || stride * size % unit == 0; };
+  const int last = g.col_ndim - 1;
+  bool all = reinterpret_cast<uintptr_t>(operand.data) % unit == 0 && operand.col_stride[last] == 1;
+  for (int d = 0; d < last; ++d) all = all && divides(g.col_shape[d], operand.col_stride[d]);
+  for (int d = 0; d < g.row_ndim; ++d) all = all && divides(g.row_shape[d], operand.row_stride[d]);
+  return all;
+}
+
+RowAccess pieces_or_strided(const RowProblem& problem, std::initializer_list<const Operand*> like_x,
+                            std::initializer_list<const Operand*> parameters) {
+  const RowGeometry& g = problem.geometry;
+  if (!may_be_pieces(problem)) return RowAccess::strided;
+  const int elements = kPackBytes / size_of(problem.dtype);
+  const auto divide = [&](const Operand* operand) { return pieces_divide(*operand, g, elements); };
+  const bool all =
+      std::all_of(like_x.begin(), like_x.end(), divide) && std::all_of(parameters.begin(), parameters.end(), divide);
+  return all ? RowAccess::packed_pieces : RowAccess::strided;
+}
+
 /// Whether the rows of a sample and all their columns are one piece of whole packs in each of these operands.
 bool are_images(const RowProblem& problem, std::initializer_list<const Operand*> like_x) {
   const RowGeometry& g = problem.geometry;
@@ -61,14 +84,14 @@ RowAccess access_of(const RowProblem& problem, std::initializer_list<const Opera
     return packs ? RowAccess::packed_lines : halves ? RowAccess::half_packed_lines : RowAccess::lines;
   }
   if (!problem.contiguous || g.row_ndim > 2 || (g.row_ndim == 2 && g.rows > kMaxDivisibleRows))
-    return RowAccess::strided;
+    return pieces_or_strided(problem, like_x, parameters);
   bool packs = g.cols * size_of(problem.io_dtype) % kPackBytes == 0;
   for (const Operand* operand : like_x) packs = packs && pack_aligned(*operand, g);
   const Operand* first = nullptr;
   for (const Operand* operand : parameters) {
     if (operand->data == nullptr) continue;
     packs = packs && pack_aligned(*operand, g);
-    if (first != nullptr && first->dtype != operand->dtype) return RowAccess::strided;
+    if (first != nullptr && first->dtype != operand->dtype) return pieces_or_strided(problem, like_x, parameters);
     first = operand;
   }
   return packs ? RowAccess::packs : is_mixed(problem) ? RowAccess::strided : RowAccess::runs;
@@ -102,6 +125,12 @@ bool may_be_images(const RowProblem& problem) {
   const RowGeometry& g = problem.geometry;
   return problem.adjacent && !is_mixed(problem) && g.row_ndim <= 2 && g.col_ndim == 1 &&
          g.cols * g.row_shape[g.row_ndim - 1] * size_of(problem.dtype) % kPackBytes == 0;
+}
+
+bool may_be_pieces(const RowProblem& problem) {
+  const RowGeometry& g = problem.geometry;
+  const int64_t elements = kPackBytes / size_of(problem.dtype);
+  return g.col_shape[g.col_ndim - 1] % elements == 0 && g.cols / elements <= INT32_MAX;
 }
 
 RowRequest request_of(const RowForward& p, normact_row_variant variant, int sm_margin) {

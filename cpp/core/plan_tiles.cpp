@@ -33,12 +33,13 @@ bool plan_tile(const RowRequest& r, const DeviceInfo& device, Direction directio
   }
   const bool forward = direction == Direction::forward;
   const int64_t most = forward ? kTileForwardThreads : kTileBackwardThreads;
-  for (const int lanes : {8, 4, 2}) {  // 128 bytes of neighbouring rows, or as many as leave room for two blocks
+  // 128 bytes of neighbouring rows, or as many as leave room for two blocks; of long columns 16, half a sector.
+  for (const int lanes : {8, 4, 2, 1}) {
     // Eight columns a thread, or as many as it takes.
     const int64_t wanted = round_up(ceil_div(r.geometry.cols, 8) * lanes, kWarp);
     const int threads = static_cast<int>(std::min(most, wanted));
     int lanes_a_sum = 1;
-    const int64_t share = share_of(device, lanes == 2 ? 1 : 2);
+    const int64_t share = share_of(device, lanes <= 2 ? 1 : 2);
     const auto bytes_of = [&] { return tile_bytes(r, direction, lanes, threads, lanes_a_sum); };
     while (lanes_a_sum < lanes && bytes_of() > share) lanes_a_sum *= 2;
     const int64_t bytes = bytes_of();

@@ -83,34 +83,6 @@ Status place(const Present& x, const Space& space, Purpose purpose, Present* pre
   return {};
 }
 
-uint64_t magnitude(int64_t stride) {
-  return stride < 0 ? uint64_t{0} - static_cast<uint64_t>(stride) : static_cast<uint64_t>(stride);
-}
-
-// > 0: dimension a is slower than b, < 0: faster. The first tensor that tells them apart decides; one that is expanded
-// along either does not.
-int compare(int a, int b, std::span<const Strided> views) {
-  for (const Strided& view : views) {
-    const uint64_t in_a = magnitude(view.stride[a]), in_b = magnitude(view.stride[b]);
-    if (in_a != 0 && in_b != 0 && in_a != in_b) return in_a > in_b ? 1 : -1;
-  }
-  return 0;
-}
-
-// Slowest first. An insertion sort that steps over dimensions that cannot be compared, as these are not ordered.
-void sort_dims(std::span<int> dims, std::span<const Strided> views) {
-  for (size_t i = 1; i < dims.size(); ++i) {
-    size_t moving = i;
-    for (size_t j = i; j-- > 0;) {
-      const int order = compare(dims[j], dims[moving], views);
-      if (order > 0) break;
-      if (order == 0) continue;
-      std::swap(dims[j], dims[moving]);
-      moving = j;
-    }
-  }
-}
-
 // An index space of one index or none. Without elements the biases still have theirs, to be zeroed.
 void set_trivial_geometry(const Space& space, std::span<const Strided> views, PointwiseGeometry* out) {
   const bool keeps_biases = out->size == 0 && out->bias_dim != kNone;
@@ -147,9 +119,9 @@ Status set_geometry(const Present& x, const Space& space, bool row_major, std::s
     set_trivial_geometry(space, views, out);
     return {};
   }
-  if (!row_major) sort_dims({dims + first, count - first}, views);
   MergedStrides strides[kMaxViews];
   for (size_t i = 0; i < views.size(); ++i) strides[i] = {views[i].stride, views[i].view->stride};
+  if (!row_major) sort_dims({dims + first, count - first}, {strides, views.size()});
   out->ndim = merge_dims({dims, count}, space.shape, {strides, views.size()}, &out->bias_dim, out->shape);
   return out->ndim < 0 ? too_many_dims(x, "") : Status();
 }

@@ -54,6 +54,7 @@ bool merge_space(const Array& x, std::span<const Present> all, const Space& spac
   }
   MergedStrides strides[kMaxArguments];
   for (size_t i = 0; i < all.size(); ++i) strides[i] = {all[i].stride, operand_of(all[i]).*space.stride};
+  sort_dims({dims, count}, {strides, all.size()});
   int alone = -1;
   *space.size = size;
   *space.ndim = merge_dims({dims, count}, x.shape, {strides, all.size()}, &alone, space.shape);

@@ -33,11 +33,13 @@ Status largest_workspace(const RowBackward& problem, const Launch& launch, size_
     *bytes = std::max(*bytes, plan.workspace_bytes);
   };
   // All lines are planned alike, but for images.
-  for (const RowAccess access : {RowAccess::packs, RowAccess::runs, RowAccess::lines, RowAccess::strided}) {
+  for (const RowAccess access :
+       {RowAccess::packs, RowAccess::runs, RowAccess::lines, RowAccess::packed_pieces, RowAccess::strided}) {
     if (access == RowAccess::packs && !whole_packs) continue;
+    if (access == RowAccess::packed_pieces && !may_be_pieces(problem)) continue;
     const bool in_order = access == RowAccess::packs || access == RowAccess::runs;
     const bool in_lines = access == RowAccess::lines;
-    if (mixed && access != RowAccess::packs && access != RowAccess::strided) continue;
+    if (mixed && (access == RowAccess::runs || in_lines)) continue;
     if (in_order ? !problem.contiguous : !mixed && problem.adjacent != in_lines) continue;
     plan_access(access, false);
     if (in_lines && may_be_images(problem)) plan_access(access, true);

@@ -40,6 +40,7 @@ template <class Run>
 Status with_stream_unit(RowAccess access, const RowGeometry& g, std::initializer_list<const Operand*> operands,
                         const Run& run) {
   if (access == RowAccess::packs) return run(std::integral_constant<StreamUnit, StreamUnit::packs>{});
+  if (access == RowAccess::packed_pieces) return run(std::integral_constant<StreamUnit, StreamUnit::pieces>{});
   bool dense = g.col_ndim == 1;
   for (const Operand* operand : operands) dense = dense && (operand->data == nullptr || operand->col_stride[0] == 1);
   return dense ? run(std::integral_constant<StreamUnit, StreamUnit::dense>{})

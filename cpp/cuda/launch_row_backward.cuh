@@ -38,6 +38,7 @@ Status launch_row_stream_backward(const RowBackward& p, const RowPlan& plan, con
   auto* means = static_cast<Means*>(launch.workspace.data);
   const KernelProblem<RowBackward, T, kActivated> problem(p);
   const Scalars<Accumulator<T>> scalars(p);
+  const ColumnPlaces columns(p.geometry, plan.access == RowAccess::packed_pieces ? kPackSize<T> : 1);
   const int64_t means_bytes = (p.geometry.rows * static_cast<int64_t>(sizeof(Means)) + 255) / 256 * 256;
   void* partials = static_cast<char*>(launch.workspace.data) + means_bytes;
   LaunchShape shape;
@@ -47,16 +48,23 @@ Status launch_row_stream_backward(const RowBackward& p, const RowPlan& plan, con
   NORMACT_TRY(with_stream_unit(
       plan.access, p.geometry, {&p.dy, &p.x, &p.weight, &p.bias, &p.dresidual, &p.dx, &p.daddend}, [&](auto unit) {
         NORMACT_TRY((launch_kernel<row_stream_backward_sums_kernel<T, X, kKind, kActivated, unit()>>(
-            name, shape, launch, problem, scalars, means)));
+            name, shape, launch, problem, scalars, columns, means)));
         const int64_t units = p.geometry.cols / StreamAccess<T, X, unit()>::kSize;
         const int64_t rows_per_part = (p.geometry.rows + plan.parts - 1) / plan.parts;
-        shape.grid =
-            dim3(static_cast<unsigned>((units + kApplyThreads - 1) / kApplyThreads), static_cast<unsigned>(plan.parts));
-        shape.block = dim3(kApplyThreads);
+        unsigned lanes = kApplyThreads;  // of short rows a block has several at a time
+        while (kUnitsApart<unit()> && lanes / 2 >= units) lanes /= 2;
+        shape.grid = dim3(static_cast<unsigned>((units + lanes - 1) / lanes), static_cast<unsigned>(plan.parts));
+        shape.block = dim3(lanes, kApplyThreads / lanes);
         return launch_kernel<row_stream_backward_apply_kernel<T, X, kKind, kActivated, unit()>>(
-            name, shape, launch, problem, scalars, static_cast<const Means*>(means), rows_per_part, partials);
+            name, shape, launch, problem, scalars, columns, static_cast<const Means*>(means), rows_per_part, partials);
       }));
   return launch_parameter_sum<T, X>(p, partials, plan.parts, launch);
+}
+
+/// Where threads take their sums now and then; null if they have few.
+inline double* places_of(const RowPlan& plan, const Launch& launch) {
+  if (plan.places == 0) return nullptr;
+  return reinterpret_cast<double*>(static_cast<char*>(launch.workspace.data) + plan.workspace_bytes - plan.places);
 }
 
 /// Rows of whole packs in registers. run(lanes, vectors) takes constants.
@@ -72,7 +80,7 @@ auto row_packs_launcher(const RowBackward& p, const RowPlan& plan, const Launch&
     constexpr int kThreads = vectors() <= kMostPacks<T> && sizeof(T) != 4 ? 512 : 384;
     return launch_kernel<row_backward_kernel<T, X, kKind, kActivated, lanes(), vectors(), kThreads>>(
         "row norm backward kernel launch", shape, launch, KernelProblem<RowBackward, T, kActivated>(p),
-        Scalars<Accumulator<T>>(p), plan.stages, launch.workspace.data);
+        Scalars<Accumulator<T>>(p), plan.stages, launch.workspace.data, places_of(plan, launch));
   };
 }
 
@@ -123,7 +131,7 @@ Status launch_row_cluster(const RowBackward& p, const RowPlan& plan, const Launc
     return launch_kernel<
         row_backward_cluster_kernel<T, kKind, kActivated, decltype(stored), vectors(), held(), served()>>(
         "row norm backward kernel launch", shape, launch, KernelProblem<RowBackward, T, kActivated>(p),
-        Scalars<Accumulator<T>>(p), split, launch.workspace.data);
+        Scalars<Accumulator<T>>(p), split, launch.workspace.data, places_of(plan, launch));
   };
   const std::true_type yes;
   const std::false_type no;
@@ -158,7 +166,7 @@ Status launch_row_runs(const RowBackward& p, const RowPlan& plan, const Launch& 
     constexpr bool kShareWeights = kActivated || share_weights();
     return launch_kernel<row_backward_runs_kernel<T, kKind, kActivated, lanes(), runs(), kShareWeights>>(
         "row norm backward kernel launch", shape, launch, KernelProblem<RowBackward, T, kActivated>(p), tiles,
-        Scalars<Accumulator<T>>(p), launch.workspace.data);
+        Scalars<Accumulator<T>>(p), launch.workspace.data, places_of(plan, launch));
   };
   const auto run_lanes = [&](auto lanes) {
     if constexpr (sizeof(T) == 2 && lanes() != 1) {

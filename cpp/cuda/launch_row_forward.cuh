@@ -168,12 +168,13 @@ Status launch_row_stream(const RowForward& p, const RowPlan& plan, const LaunchS
   const char* name = "row norm forward kernel launch";
   const Scalars<Accumulator<T>> scalars(p);
   const KernelProblem<RowForward, T, kActivated> problem(p);
+  const ColumnPlaces columns(p.geometry, plan.access == RowAccess::packed_pieces ? kPackSize<T> : 1);
   return with_stream_unit(
       plan.access, p.geometry, {&p.x, &p.residual, &p.weight, &p.bias, &p.y, &p.residual_out}, [&](auto unit) {
         return shape.cluster > 1 ? launch_kernel<row_stream_forward_kernel<T, X, kKind, kActivated, true, unit()>>(
-                                       name, shape, launch, problem, scalars)
+                                       name, shape, launch, problem, scalars, columns)
                                  : launch_kernel<row_stream_forward_kernel<T, X, kKind, kActivated, false, unit()>>(
-                                       name, shape, launch, problem, scalars);
+                                       name, shape, launch, problem, scalars, columns);
       });
 }
 

@@ -3,6 +3,9 @@
 // the workspace, and parameter_sum_kernel adds the rows up in a fixed order.
 #pragma once
 
+#include <type_traits>
+
+#include "core/plan.h"
 #include "cuda/memory.cuh"
 #include "cuda/reduce.cuh"
 
@@ -56,27 +59,93 @@ struct Partials {
   }
 };
 
-constexpr int kRowsASum = 64;  // that are added one to the other
+constexpr int kRowsASum = 64;  // that stream adds one to the other
 
-/// Sums over any number of rows of what a thread has in registers, which have no room for a CascadeSum: whenever
-/// kRowsASum have been added up there, add() takes their sums to a place of the thread's own in shared memory.
-template <class A, int kCount, int kThreads>
-struct SumsOfMany {
-  double place[kCount][kThreads];
+/// Sums over any number of rows of what a thread has in registers, which have no room for a CascadeSum: now and then,
+/// they are taken to places of the thread's own, in fp64, in shared memory or in the workspace.
+struct PlacesOfSums {
+  double* own;  // the thread's first; null: none are needed
+  int apart;
 
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) place[j][threadIdx.x] = 0.0;
+  __device__ __forceinline__ void clear(int count) const {
+    for (int j = 0; own != nullptr && j < count; ++j) own[j * apart] = 0.0;
   }
-  /// And leaves zeros.
-  __device__ __forceinline__ void add(A (&sum)[kCount]) {
+  /// Adds the sums to the places from the first on, and leaves zeros.
+  template <class... Sums>
+  __device__ __forceinline__ void take(Sums&... sums) const {
+    if (own == nullptr) return;
+    double* at = own;
+    (take_one(at, sums), ...);
+  }
+  /// Adds the places to the sums.
+  template <class... Sums>
+  __device__ __forceinline__ void give(Sums&... sums) const {
+    if (own == nullptr) return;
+    const double* at = own;
+    (give_one(at, sums), ...);
+  }
+
+ private:
+  template <class A, int kCount>
+  __device__ __forceinline__ void take_one(double*& at, A (&sum)[kCount]) const {
+    if constexpr (std::is_array_v<A>) {
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      place[j][threadIdx.x] += sum[j];
-      sum[j] = A(0);
+      for (int j = 0; j < kCount; ++j) take_one(at, sum[j]);
+    } else {
+      constexpr int kTogether = kCount % 6 == 0 ? 6 : kCount % 8 == 0 ? 8 : kCount;  // reads on their way
+      double value[kTogether];
+#pragma unroll
+      for (int j = 0; j < kCount; j += kTogether) {
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) value[i] = at[i * apart];
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i, at += apart) {
+          *at = value[i] + sum[j + i];
+          sum[j + i] = A(0);
+        }
+      }
     }
   }
-  __device__ __forceinline__ A total(int j, A rest) const { return static_cast<A>(place[j][threadIdx.x] + rest); }
+  template <class A, int kCount>
+  __device__ __forceinline__ void give_one(const double*& at, A (&sum)[kCount]) const {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      if constexpr (std::is_array_v<A>) {
+        give_one(at, sum[j]);
+      } else {
+        sum[j] += *at;
+        at += apart;
+      }
+    }
+  }
+};
+
+/// The same for a persistent kernel's sums of dweight and dbias, kCount each. Their places are at the end of the
+/// workspace, if the planner found that a thread has rows enough (RowPlan::places).
+template <int kCount>
+struct ParameterPlaces {
+  double* of_grid;
+
+  __device__ __forceinline__ ParameterPlaces(double* places) : of_grid(places) { own().clear(2 * kCount); }
+  /// Behind a tile of the block, or a row of the cluster; they are counted from 0.
+  template <class Sums>
+  __device__ __forceinline__ void after(int number, Sums& dweight, Sums& dbias) const {
+    if ((number + 1) % kTilesASum == 0) own().take(dweight, dbias);
+  }
+  template <class Sums>
+  __device__ __forceinline__ void give(Sums& dweight, Sums& dbias) const {
+    own().give(dweight, dbias);
+  }
+
+ private:
+  /// Found each time: no registers are kept for it.
+  __device__ __forceinline__ PlacesOfSums own() const {
+    if (of_grid == nullptr) return {nullptr, 0};
+    int threads = blockDim.x * blockDim.y;
+    asm volatile("" : "+r"(threads));
+    const int thread = threadIdx.y * blockDim.x + threadIdx.x;
+    return {of_grid + int64_t{blockIdx.x} * 2 * kCount * threads + thread, threads};
+  }
 };
 
 constexpr int kParameterSumRows = 16;  // threads that share a column

@@ -192,7 +192,7 @@ class GroupRows {
 template <class T, class X, NormKind kKind, bool kActivated, int kLanes, int kVectors, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1)
     row_backward_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
-                        const Scalars<Accumulator<T>> scalars, int stages, void* workspace) {
+                        const Scalars<Accumulator<T>> scalars, int stages, void* workspace, double* places) {
   using A = Accumulator<T>;
   using Tiles = BackwardTiles<T, X>;
   constexpr int kSize = kPackSize<T>;
@@ -233,6 +233,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
 
   A dweight[kVectors][kSize] = {}, dbias[kVectors][kSize] = {};
+  const ParameterPlaces<kVectors * kSize> many(places);
   const SharedAddress row_offset = group * row_bytes + own.first * kPackBytes;
   const Sum row_sum(scratch, group, lane / kWarp, blockDim.x / kWarp, 1 + group);
   // Statistics of more rows at a time take fewer instructions, by which activated rows are bound. Bare ones are bound
@@ -294,8 +295,10 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (own.first + v * kStride < here) rows.store(v * (kStride * kSize), gradient[v]);
     }
     rows.leave();
+    many.after(tile, dweight, dbias);
   }
   ring.finish();
+  many.give(dweight, dbias);
 
   write_parameter_sums<X>(p, own, shared, workspace, kBlock ? group : threadIdx.x / kWarp,
                           kBlock ? groups : blockDim.x / kWarp, dweight, dbias);

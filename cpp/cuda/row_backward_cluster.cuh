@@ -67,6 +67,7 @@ __device__ __forceinline__ void work_by_halves(Worker& worker, const Fetch& fetc
     write(turn, kBegin, kMiddle, c);
     write(turn, kMiddle, kEnd, c);
     current = next;
+    worker.many.after(turn, worker.dweight, worker.dbias);
   }
 }
 
@@ -76,7 +77,8 @@ __device__ __forceinline__ void work_by_halves(Worker& worker, const Fetch& fetc
 template <class T, NormKind kKind, bool kActivated, class Stored, int kVectors, bool kHeld, bool kServed>
 __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
     row_backward_cluster_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
-                                const Scalars<Accumulator<T>> scalars, const ClusterSplit split, void* workspace) {
+                                const Scalars<Accumulator<T>> scalars, const ClusterSplit split, void* workspace,
+                                double* places) {
 #if __CUDA_ARCH__ >= 900
   using A = Accumulator<T>;
   using Statistics = RowStatistics<A>;
@@ -152,7 +154,7 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
   typename Worker::Biases biases = Worker::biases_of(p, share, shared);
   const bool bias = kKind == NormKind::layer || kActivated || p.dbias.data != nullptr;
   A dweight[kVectors][kPackSize<T>] = {}, dbias[kVectors][kPackSize<T>] = {};
-  Worker worker{p, scalars, share, ring, exchange, weights, biases, dweight, dbias, parts, residual, bias};
+  Worker worker{p, scalars, share, ring, exchange, weights, biases, dweight, dbias, places, parts, residual, bias};
   cluster_wait(share.blocks);
 
   const auto statistics = [&, &served = served](int turn) {
@@ -182,13 +184,12 @@ __global__ void __launch_bounds__(kBackwardClusterThreads<kServed>, 1)
         if (share.lane == 0) fetch(turn + split.stages, place.slot);
       }
       place = next_place;
+      worker.many.after(turn, dweight, dbias);
     }
   }
   allow_next_kernel();  // not before: the summing kernel fits beside this one, and waiting there it costs 2 to 3 %
                         // (fp32)
-  const Partials<A> partials(p, workspace, share.clusters, share.cluster);
-  store_partials<T>(partials.dweight, dweight, share);
-  store_partials<T>(partials.dbias, dbias, share);
+  worker.write_sums(workspace);
   cluster_arrive(share.blocks);
   cluster_wait(share.blocks);
 #endif

@@ -137,7 +137,11 @@ struct SharedRunParameter {
                               [&](int j, A value) { own[j / 2 * lanes].value[j % 2] = value; });
   }
   /// Those of elements j and j + 1 of the thread's.
-  __device__ __forceinline__ Pair pair(int j) const { return own[j / 2 * lanes]; }
+  __device__ __forceinline__ void get_pair(int j, A* to) const {
+    const Pair pair = own[j / 2 * lanes];
+    to[0] = pair.value[0];
+    to[1] = pair.value[1];
+  }
 };
 
 /// dy = dy * act'(affine(xhat)).
@@ -147,9 +151,11 @@ __device__ __forceinline__ void multiply_run_slopes(A (&dy)[kCount], const A (&x
   A h[kCount];
 #pragma unroll
   for (int j = 0; j < kCount; j += 2) {
-    const auto weight = weights.pair(j), bias = biases.pair(j);
+    A weight[2], bias[2];
+    weights.get_pair(j, weight);
+    biases.get_pair(j, bias);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) h[j + i] = affine(xhat[j + i], weight.value[i], bias.value[i]);
+    for (int i = 0; i < 2; ++i) h[j + i] = affine(xhat[j + i], weight[i], bias[i]);
   }
   multiply_slopes<T>(dy, h, p);
 }
@@ -158,8 +164,10 @@ __device__ __forceinline__ void multiply_run_slopes(A (&dy)[kCount], const A (&x
 /// warps. The whole block calls it; group: which of the `groups` groups of lanes this thread belongs to.
 template <class T, int kLanes, class Own, class A>
 __device__ __forceinline__ void write_run_sums(const RowBackward& p, void* workspace, void* shared, const Own& own,
-                                               A (&dweight)[Own::kValues], A (&dbias)[Own::kValues], bool mover,
-                                               int group, int groups, int threads) {
+                                               A (&dweight)[Own::kValues], A (&dbias)[Own::kValues],
+                                               const ParameterPlaces<Own::kValues>& many, bool mover, int group,
+                                               int groups, int threads) {
+  many.give(dweight, dbias);
   Partials<A> partials(p, workspace, gridDim.x, blockIdx.x);
   const auto store = [&](A(&sum)[Own::kValues], A* columns) {
 #pragma unroll
@@ -181,7 +189,7 @@ template <class T, NormKind kKind, bool kActivated, int kLanes, int kRuns, bool 
 __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardSharedRunThreads : kBackwardRunThreads, 1)
     row_backward_runs_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
                              const __grid_constant__ BackwardRunTiles tiles, const Scalars<Accumulator<T>> scalars,
-                             void* workspace) {
+                             void* workspace, double* places) {
 #if __CUDA_ARCH__ >= 900
   using A = Accumulator<T>;
   constexpr bool kLayer = kKind == NormKind::layer;
@@ -207,6 +215,7 @@ __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardShared
   const Own own(lane, lanes, static_cast<int>(p.geometry.cols));
   const bool mover = uniform_warp() >= threads / kWarp;
   A dweight[kValues] = {}, dbias[kValues] = {};
+  const ParameterPlaces<kValues> many(places);
   const bool direct = kMayBeDirect<kLanes> && tiles.direct;
   if (mover) {
     if (!direct) move_backward_tiles<T, kLayer>(p, tiles, scalars.rows, shared, output, slot_bytes, barriers);
@@ -226,7 +235,8 @@ __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardShared
 
     const Sum row_sum(scratch, at, lane / kWarp, lanes / kWarp, 1 + at);
     RunCursor now;
-    for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
+    for (int tile = blockIdx.x, number = 0; tile < tiles.count;
+         tile += gridDim.x, many.after(number++, dweight, dbias)) {
       const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
       const bool live = at < tiles.rows_of(tile);
       const int row = live ? at : 0;  // others go along with the first row, and add nothing to dweight and dbias
@@ -261,11 +271,7 @@ __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardShared
       A products[2] = {}, totals[2] = {};
 #pragma unroll
       for (int j = 0; j < kValues; ++j) {
-        if (kShareWeights && j % 2 == 0) {
-          const auto pair = weights.pair(j);
-          weight[0] = pair.value[0];
-          weight[1] = pair.value[1];
-        }
+        if (kShareWeights && j % 2 == 0) weights.get_pair(j, weight);
         dweight[j] += gradient[j] * xhat[j];
         if (bias) dbias[j] += gradient[j];
         gradient[j] *= weight[kShareWeights ? j % 2 : j];
@@ -294,7 +300,7 @@ __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardShared
     }
   }
 
-  write_run_sums<T, kLanes>(p, workspace, shared, own, dweight, dbias, mover, at, tiles.rows, threads);
+  write_run_sums<T, kLanes>(p, workspace, shared, own, dweight, dbias, many, mover, at, tiles.rows, threads);
 #endif
 }
 

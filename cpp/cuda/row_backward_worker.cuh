@@ -6,6 +6,7 @@
 #include "cuda/cluster_exchange.cuh"
 #include "cuda/cluster_row.cuh"
 #include "cuda/memory.cuh"
+#include "cuda/parameter_sum.cuh"
 #include "cuda/reduce.cuh"
 #include "cuda/row_activation.cuh"
 #include "math/normalize.h"
@@ -149,6 +150,25 @@ struct BackwardFetch {
   }
 };
 
+/// Writes a thread's sums of one parameter to its cluster's row of partials.
+template <class T, int kVectors, class A = Accumulator<T>>
+__device__ __forceinline__ void store_partials(A* row, const A (&sum)[kVectors][kPackSize<T>],
+                                               const ClusterShare& share) {
+  if (row == nullptr) return;
+  row += (share.first + share.lane) * kPackSize<T>;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (!share.valid(v)) continue;
+#pragma unroll
+    for (int j = 0; j < kPackSize<T>; j += kPackSize<A>) {
+      Pack<A> pack;
+#pragma unroll
+      for (int i = 0; i < kPackSize<A>; ++i) pack.word[i] = sum[v][j + i];
+      store_pack(row + v * kClusterStride<T> + j, pack);
+    }
+  }
+}
+
 /// A working warp of a block: a thread's part of every row of its cluster, and its sums of dweight and dbias.
 /// Template parameters as row_backward_cluster_kernel's.
 template <class T, NormKind kKind, bool kActivated, class Stored, int kVectors, bool kHeld, bool kServed>
@@ -192,6 +212,7 @@ struct BackwardWorker {
   Biases& biases;  // the forward's, for an activation
   A (&dweight)[kVectors][kSize];
   A (&dbias)[kVectors][kSize];
+  const ParameterPlaces<kVectors * kSize> many;
   char* parts;  // of a direct exchange
   bool residual;
   bool bias;
@@ -345,26 +366,15 @@ struct BackwardWorker {
   __device__ __forceinline__ void finish(int turn, int slot, const RowStatistics<A>& of) {
     write<0, kVectors>(turn, slot, of, answer(turn, of));
   }
-};
 
-/// Writes a thread's sums of one parameter to its cluster's row of partials.
-template <class T, int kVectors, class A = Accumulator<T>>
-__device__ __forceinline__ void store_partials(A* row, const A (&sum)[kVectors][kPackSize<T>],
-                                               const ClusterShare& share) {
-  if (row == nullptr) return;
-  row += (share.first + share.lane) * kPackSize<T>;
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    if (!share.valid(v)) continue;
-#pragma unroll
-    for (int j = 0; j < kPackSize<T>; j += kPackSize<A>) {
-      Pack<A> pack;
-#pragma unroll
-      for (int i = 0; i < kPackSize<A>; ++i) pack.word[i] = sum[v][j + i];
-      store_pack(row + v * kClusterStride<T> + j, pack);
-    }
+  /// Writes the sums of dweight and dbias to the cluster's row of partials.
+  __device__ __forceinline__ void write_sums(void* workspace) {
+    many.give(dweight, dbias);
+    const Partials<A> partials(p, workspace, share.clusters, share.cluster);
+    store_partials<T>(partials.dweight, dweight, share);
+    store_partials<T>(partials.dbias, dbias, share);
   }
-}
+};
 
 #endif
 

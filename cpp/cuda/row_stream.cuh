@@ -14,9 +14,13 @@ namespace normact::cuda {
 /// Units of a thread under way.
 constexpr int kStreamUnroll = 4;
 
-/// A unit: a pack of 16 bytes, or one element, of columns side by side in all tensors or anywhere. `dense` is for
-/// itself because it spends few instructions on addresses: of strides of 64 bits an element needs ten for each tensor.
-enum class StreamUnit { packs, dense, strided };
+/// A unit: a pack of 16 bytes of columns side by side, or in pieces that are whole packs; or one element, of columns
+/// side by side in all tensors or anywhere. `dense` is for itself because it spends few instructions on addresses: of
+/// strides of 64 bits an element needs ten for each tensor.
+enum class StreamUnit { packs, pieces, dense, strided };
+
+template <StreamUnit kUnit>
+constexpr bool kUnitsApart = kUnit == StreamUnit::pieces || kUnit == StreamUnit::strided;
 
 /// How many of kCount units that are `apart` from each other begin among the next `left`.
 template <int kCount>
@@ -28,29 +32,102 @@ __device__ __forceinline__ int units_within(int64_t left, int apart) {
   return units;
 }
 
+/// Where units of columns at any strides are. Inlined at each use, divisions of 64 bits made kernels of 15,000
+/// instructions.
+struct ColumnPlaces {
+  bool near;             // there are fewer than 2^31; of packs there always are
+  Divisor by[kMaxDims];  // sizes in units
+
+  ColumnPlaces(const RowGeometry& g, int unit_size) : near(g.cols / unit_size <= INT_MAX) {
+    for (int d = 0; near && d < g.col_ndim; ++d) {
+      by[d] = Divisor(static_cast<unsigned>(g.col_shape[d] / (d + 1 == g.col_ndim ? unit_size : 1)));
+    }
+  }
+  /// Where the unit of kSize columns of this index is in each of some operands, in elements.
+  template <int kSize, class... Operands>
+  __device__ __forceinline__ void find(const RowGeometry& g, int64_t index, int64_t (&offset)[sizeof...(Operands)],
+                                       const Operands&... operands) const {
+    int i = 0;
+    if (kSize == 1 && !near) {
+      ((offset[i++] = find_far(g, operands, index)), ...);
+      return;
+    }
+#pragma unroll
+    for (int64_t& of : offset) of = 0;
+    auto rest = static_cast<unsigned>(index);
+    int d = g.col_ndim - 1;
+    if constexpr (kSize > 1) {
+      const unsigned outer = by[d].quotient(rest), inner = rest - outer * by[d].size;
+#pragma unroll
+      for (int64_t& of : offset) of = inner * kSize;
+      rest = outer;
+      --d;
+    }
+#pragma unroll 1
+    for (; d > 0; --d) {
+      const unsigned outer = by[d].quotient(rest), inner = rest - outer * by[d].size;
+      i = 0;
+      ((offset[i++] += inner * operands.col_stride[d]), ...);
+      rest = outer;
+    }
+    i = 0;
+    ((offset[i++] += rest * operands.col_stride[0]), ...);
+  }
+
+ private:
+  static __device__ __noinline__ int64_t find_far(const RowGeometry& g, const Operand& operand, int64_t index) {
+    return strided_offset(index, g.col_ndim, g.col_shape, operand.col_stride);
+  }
+};
+
+/// Where a thread's next units of kSize columns are, kUnits of them, `apart` from each other and `count` of them there,
+/// in the columns of some tensors.
+template <bool kApart, int kSize, int kUnits, int kTensors>
+struct UnitPlaces {
+  int64_t first;
+  int apart;
+
+  template <class... Operands>
+  __device__ __forceinline__ UnitPlaces(const ColumnPlaces&, const RowGeometry&, int64_t first_unit, int units_apart,
+                                        int, const Operands&...)
+      : first(first_unit), apart(units_apart) {}
+  /// Unit u of a row of tensor i. One addition for each: a loop's units lie ahead of its first one.
+  template <class E>
+  __device__ __forceinline__ E* in(E* row, int, int u) const {
+    return row + first * kSize + u * apart * kSize;
+  }
+  /// Where it is in the row, in elements.
+  __device__ __forceinline__ int64_t from_first(int, int u) const { return (first + u * apart) * kSize; }
+};
+
+template <int kSize, int kUnits, int kTensors>
+struct UnitPlaces<true, kSize, kUnits, kTensors> {
+  int64_t at[kUnits][kTensors];
+
+  template <class... Operands>
+  __device__ __forceinline__ UnitPlaces(const ColumnPlaces& columns, const RowGeometry& g, int64_t first, int apart,
+                                        int count, const Operands&... operands) {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      if (u < count) columns.find<kSize>(g, first + u * apart, at[u], operands...);
+    }
+  }
+  template <class E>
+  __device__ __forceinline__ E* in(E* row, int i, int u) const {
+    return row + at[u][i];
+  }
+  __device__ __forceinline__ int64_t from_first(int i, int u) const { return at[u][i]; }
+};
+
 /// Reads and writes one unit of a row: a pack of T, or as many elements of another type, or one element.
 /// X: the type of parameters that are not in the accumulator's.
 template <class T, class X, StreamUnit kUnit>
 struct StreamAccess {
-  static constexpr bool kPacks = kUnit == StreamUnit::packs;
+  static constexpr bool kPacks = kUnit == StreamUnit::packs || kUnit == StreamUnit::pieces;
   static constexpr int kSize = kPacks ? kPackSize<T> : 1;
   using A = Accumulator<T>;
-
-  /// Where a unit begins in a row, in elements.
-  static __device__ __forceinline__ int64_t offset(const Operand& operand, const RowGeometry& g, int64_t unit) {
-    if constexpr (kUnit == StreamUnit::strided) {
-      return strided_offset(unit, g.col_ndim, g.col_shape, operand.col_stride);
-    } else {
-      return unit * kSize;
-    }
-  }
-  /// Where unit `first + ahead` is in a row: one addition for each of several that a loop has ahead.
-  template <class E>
-  static __device__ __forceinline__ E* unit(E* row, const Operand& operand, const RowGeometry& g, int64_t first,
-                                            int ahead) {
-    if constexpr (kUnit == StreamUnit::strided) return row + offset(operand, g, first + ahead);
-    return row + first * kSize + ahead * kSize;
-  }
+  template <int kUnits, int kTensors>
+  using Places = UnitPlaces<kUnitsApart<kUnit>, kSize, kUnits, kTensors>;
 
   template <class E>
   static __device__ __forceinline__ void load(const E* unit, A (&value)[kSize]) {
@@ -76,11 +153,12 @@ struct StreamAccess {
     }
   }
 
-  /// A parameter of the first `count` of kCount units, `apart` from each other; without one, and for the others,
-  /// `otherwise`. Ordinary loads, see Parameter::at().
-  template <int kCount>
-  static __device__ __forceinline__ void parameters(const Operand& operand, const RowGeometry& g, int64_t first,
-                                                    int apart, int count, A otherwise, A (&value)[kCount][kSize]) {
+  /// A parameter, tensor i of the places, of kCount units from unit `first` on, of which `count` are there; without
+  /// one, and for the others, `otherwise`. Ordinary loads, see Parameter::at().
+  template <int kUnits, int kTensors, int kCount>
+  static __device__ __forceinline__ void parameters(const Operand& operand, const Places<kUnits, kTensors>& places,
+                                                    int i, int first, int count, A otherwise,
+                                                    A (&value)[kCount][kSize]) {
 #pragma unroll
     for (auto& unit : value) {
 #pragma unroll
@@ -91,13 +169,13 @@ struct StreamAccess {
     if constexpr (kPacks) {
 #pragma unroll
       for (int u = 0; u < kCount; ++u) {
-        if (u < count) from.load((first + u * apart) * kSize, value[u]);
+        if (u < count) from.load(places.from_first(i, first + u), value[u]);
       }
     } else {
       const auto read = [&](auto* data) {
 #pragma unroll
         for (int u = 0; u < kCount; ++u) {
-          if (u < count) value[u][0] = convert<A>(*unit(data, operand, g, first, u * apart));
+          if (u < count) value[u][0] = convert<A>(*places.in(data, i, first + u));
         }
       };
       if (from.wide) {
@@ -109,10 +187,10 @@ struct StreamAccess {
   }
 
   /// The same of weights, as they take effect: 1 where there is no weight.
-  template <int kCount>
-  static __device__ __forceinline__ void weights(const Operand& operand, const RowGeometry& g, int64_t first, int apart,
-                                                 int count, A weight_offset, A (&value)[kCount][kSize]) {
-    parameters(operand, g, first, apart, count, A(1), value);
+  template <int kUnits, int kTensors, int kCount>
+  static __device__ __forceinline__ void weights(const Operand& operand, const Places<kUnits, kTensors>& places, int i,
+                                                 int first, int count, A weight_offset, A (&value)[kCount][kSize]) {
+    parameters(operand, places, i, first, count, A(1), value);
     if (operand.data == nullptr) return;
 #pragma unroll
     for (auto& unit : value) {

@@ -3,7 +3,8 @@
 // kernels and parameter_sum.cuh.
 //
 // Work     sums: a block owns a row and leaves its two gradient means in the workspace. apply: a block owns
-//          blockDim units of columns (a unit is a pack of 16 bytes or one element) and a range of rows.
+//          some units of columns (a unit is a pack of 16 bytes or one element: StreamUnit) and a range of rows,
+//          several at a time where they are short.
 // Bytes    x and dy are read twice, dresidual once, dx is written once; one row of partial parameter sums a row range.
 // Plan     packs: aligned as for the register variants. Otherwise anything.
 #pragma once
@@ -38,7 +39,7 @@ struct GradientMeans {
 template <class T, class X, NormKind kKind, bool kActivated, StreamUnit kUnit>
 __global__ void __launch_bounds__(kMaxRowThreads)
     row_stream_backward_sums_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
-                                    const Scalars<Accumulator<T>> scalars,
+                                    const Scalars<Accumulator<T>> scalars, const __grid_constant__ ColumnPlaces columns,
                                     GradientMeans<Accumulator<T>>* __restrict__ means) {
   using A = Accumulator<T>;
   using Io = StreamAccess<T, X, kUnit>;
@@ -61,17 +62,18 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   const int64_t end = g.cols / kSize;
   for (int64_t base = threadIdx.x; base < end; base += static_cast<int64_t>(apart) * kUnroll) {
     const int units = units_within<kUnroll>(end - base, apart);
+    const typename Io::template Places<kUnroll, 4> places(columns, g, base, apart, units, p.x, p.dy, p.weight, p.bias);
     A x_value[kUnroll][kSize], gradient[kUnroll][kSize], w[kUnroll][kSize];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       if (u >= units) continue;
-      Io::load(Io::unit(x, p.x, g, base, u * apart), x_value[u]);
-      Io::load(Io::unit(dy, p.dy, g, base, u * apart), gradient[u]);
+      Io::load(places.in(x, 0, u), x_value[u]);
+      Io::load(places.in(dy, 1, u), gradient[u]);
     }
-    Io::weights(p.weight, g, base, apart, units, scalars.weight_offset, w);
+    Io::weights(p.weight, places, 2, 0, units, scalars.weight_offset, w);
     if constexpr (kActivated) {
       A h[kUnroll][kSize];
-      Io::parameters(p.bias, g, base, apart, units, A(0), h);
+      Io::parameters(p.bias, places, 3, 0, units, A(0), h);
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         if (u >= units) continue;
@@ -95,14 +97,24 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   if (threadIdx.x == 0) means[row] = {rstd * sum[0] / scalars.cols, rstd * sum[1] / scalars.cols};
 }
 
-/// One unit of columns, or a row's number, in rows of a tensor that lie at equal distances.
+/// Groups of threads with a row each, of a block that applies: several where rows are short. Of units side by side,
+/// only problems of two types have short rows here.
+template <StreamUnit kUnit>
+__device__ __forceinline__ int row_groups() {
+  return kUnitsApart<kUnit> ? static_cast<int>(blockDim.y) : 1;
+}
+
+/// One unit of columns, or a row's number, in every `groups`-th row of a tensor, at equal distances.
 template <class E>
 struct RowSteps {
   E* at;
   int64_t step;
 
-  __device__ __forceinline__ RowSteps(const Operand& operand, const RowGeometry& g, int64_t row, int64_t column)
-      : at(static_cast<E*>(operand.data) + row + column), step(operand.row_stride[g.row_ndim - 1]) {}
+  __device__ __forceinline__ RowSteps(const Operand& operand, const RowGeometry& g, int64_t first, int groups) {
+    const int64_t apart = operand.row_stride[g.row_ndim - 1];
+    at = static_cast<E*>(operand.data) + first + (groups > 1 ? static_cast<int>(threadIdx.y) * apart : 0);
+    step = groups * apart;
+  }
   __device__ __forceinline__ E* next() {
     E* const now = at;
     at += step;
@@ -110,32 +122,56 @@ struct RowSteps {
   }
 };
 
+/// Leaves the sums of all groups of threads, in their order, with the first one. `places` has room for each thread's;
+/// all threads of the block call it.
+template <class A, int kSize>
+__device__ __forceinline__ void sum_over_row_groups(const PlacesOfSums& places, int groups, A (&dweight)[kSize],
+                                                    A (&dbias)[kSize]) {
+  if (groups == 1) return;
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) {
+    places.own[j * places.apart] = dweight[j];
+    places.own[(kSize + j) * places.apart] = dbias[j];
+  }
+  __syncthreads();
+  for (unsigned group = 1; threadIdx.y == 0 && group < static_cast<unsigned>(groups); ++group) {
+    const double* const of_group = places.own + group * blockDim.x;
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      dweight[j] += of_group[j * places.apart];
+      dbias[j] += of_group[(kSize + j) * places.apart];
+    }
+  }
+}
+
 /// T, X: as in row_backward.cuh.
 template <class T, class X, NormKind kKind, bool kActivated, StreamUnit kUnit>
 __global__ void __launch_bounds__(kApplyThreads, (kApplyBlocks<T, kActivated, kUnit>))
     row_stream_backward_apply_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
                                      const Scalars<Accumulator<T>> scalars,
+                                     const __grid_constant__ ColumnPlaces columns,
                                      const GradientMeans<Accumulator<T>>* __restrict__ means, int64_t rows_per_part,
                                      void* partial_sums) {
   using A = Accumulator<T>;
   using Io = StreamAccess<T, X, kUnit>;
   constexpr int kSize = Io::kSize, kUnroll = kApplyUnroll<kSize>;
   const RowGeometry& g = p.geometry;
-  const int64_t unit = static_cast<int64_t>(blockIdx.x) * kApplyThreads + threadIdx.x;
+  const int64_t unit = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int groups = row_groups<kUnit>();
   start_after_previous();
-  if (unit * kSize >= g.cols) return;
-  const int64_t end = min(g.rows, (blockIdx.y + 1) * rows_per_part);
-  A w[1][kSize], b[1][kSize];
-  Io::weights(p.weight, g, unit, 0, 1, scalars.weight_offset, w);
-  if constexpr (kActivated) Io::parameters(p.bias, g, unit, 0, 1, A(0), b);
+  const bool there = unit * kSize < g.cols;
+  if (!kUnitsApart<kUnit> && !there) return;  // others wait for each other below
+  const int64_t end = there ? min(g.rows, (blockIdx.y + 1) * rows_per_part) : 0;
   const Operand* const operands[] = {&p.x, &p.dy, &p.dresidual, &p.dx, &p.daddend, &p.mean, &p.rstd};
-  int64_t column[5];
-#pragma unroll
-  for (int i = 0; i < 5; ++i) column[i] = Io::offset(*operands[i], g, unit);
+  const typename Io::template Places<1, 7> column(columns, g, unit, 0, there, p.x, p.dy, p.dresidual, p.dx, p.daddend,
+                                                  p.weight, p.bias);
+  A w[1][kSize], b[1][kSize];
+  Io::weights(p.weight, column, 5, 0, there, scalars.weight_offset, w);
+  if constexpr (kActivated) Io::parameters(p.bias, column, 6, 0, there, A(0), b);
   const bool has_residual = p.dresidual.data != nullptr, has_addend = p.daddend.data != nullptr;
-  __shared__ SumsOfMany<A, kSize, kApplyThreads> many_dweight, many_dbias;
-  many_dweight.clear();
-  many_dbias.clear();
+  __shared__ double shared_places[2 * kSize][kApplyThreads];
+  const PlacesOfSums places{&shared_places[0][threadIdx.y * blockDim.x + threadIdx.x], kApplyThreads};
+  places.clear(2 * kSize);
   A dweight[kSize] = {}, dbias[kSize] = {};
   int summed = 0;  // times that rows were added
   int64_t until = 0;
@@ -145,13 +181,14 @@ __global__ void __launch_bounds__(kApplyThreads, (kApplyBlocks<T, kActivated, kU
     until = g.row_ndim == 1 ? end : min(end, (row / inner + 1) * inner);
     int64_t at[7];
     row_offsets(row, g, operands, at);
-    RowSteps<const T> x(p.x, g, at[0], column[0]), dresidual(p.dresidual, g, at[2], column[2]);
-    RowSteps<const X> dy(p.dy, g, at[1], column[1]);
-    RowSteps<X> dx(p.dx, g, at[3], column[3]);
-    RowSteps<T> daddend(p.daddend, g, at[4], column[4]);
-    RowSteps<const A> mean(p.mean, g, at[5], 0), rstd(p.rstd, g, at[6], 0);
-    for (; row < until; row += kUnroll) {
-      const int rows = units_within<kUnroll>(until - row, 1);
+    RowSteps<const T> x(p.x, g, at[0] + column.from_first(0, 0), groups),
+        dresidual(p.dresidual, g, at[2] + column.from_first(2, 0), groups);
+    RowSteps<const X> dy(p.dy, g, at[1] + column.from_first(1, 0), groups);
+    RowSteps<X> dx(p.dx, g, at[3] + column.from_first(3, 0), groups);
+    RowSteps<T> daddend(p.daddend, g, at[4] + column.from_first(4, 0), groups);
+    RowSteps<const A> mean(p.mean, g, at[5], groups), rstd(p.rstd, g, at[6], groups);
+    for (row += groups > 1 ? threadIdx.y : 0; row < until; row += groups * kUnroll) {
+      const int rows = units_within<kUnroll>(until - row, groups);
       A x_value[kUnroll][kSize], value[kUnroll][kSize], addend[kUnroll][kSize];
       A means_of[kUnroll], rstds[kUnroll];
       GradientMeans<A> factors[kUnroll];
@@ -164,7 +201,7 @@ __global__ void __launch_bounds__(kApplyThreads, (kApplyBlocks<T, kActivated, kU
         means_of[u] = A(0);
         if constexpr (kKind == NormKind::layer) means_of[u] = *mean.next();
         rstds[u] = *rstd.next();
-        factors[u] = means[row + u];
+        factors[u] = means[row + u * groups];
       }
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
@@ -191,17 +228,19 @@ __global__ void __launch_bounds__(kApplyThreads, (kApplyBlocks<T, kActivated, kU
         Io::store(dx.next(), value[u]);
       }
       if (++summed == kRowsASum / kUnroll) {
-        many_dweight.add(dweight);
-        many_dbias.add(dbias);
+        places.take(dweight, dbias);
         summed = 0;
       }
     }
   }
   const Partials<A> partials(p, partial_sums, gridDim.y, blockIdx.y);
+  places.give(dweight, dbias);
+  sum_over_row_groups(places, groups, dweight, dbias);
+  if (!there || threadIdx.y > 0) return;
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
-    if (partials.dweight != nullptr) partials.dweight[unit * kSize + j] = many_dweight.total(j, dweight[j]);
-    if (partials.dbias != nullptr) partials.dbias[unit * kSize + j] = many_dbias.total(j, dbias[j]);
+    if (partials.dweight != nullptr) partials.dweight[unit * kSize + j] = dweight[j];
+    if (partials.dbias != nullptr) partials.dbias[unit * kSize + j] = dbias[j];
   }
 }
 

@@ -101,21 +101,21 @@ __device__ __forceinline__ const T* normalised_row(const X* x, const T* sum, boo
 }
 
 /// value = round(value + residual) of the first `units` units of a thread, which also goes to `sum`: all reads before
-/// the first write, which no read may overtake.
-template <class Io, class T, class A>
-__device__ __forceinline__ void add_residual(const RowForward& p, const T* residual, T* sum, int64_t base, int apart,
-                                             int units, A (&value)[kStreamUnroll][Io::kSize]) {
+/// the first write, which no read may overtake. places: of x, the residual and the sum.
+template <class Io, class Places, class T, class A>
+__device__ __forceinline__ void add_residual(const Places& places, const T* residual, T* sum, int units,
+                                             A (&value)[kStreamUnroll][Io::kSize]) {
   A addend[kStreamUnroll][Io::kSize];
 #pragma unroll
   for (int u = 0; u < kStreamUnroll; ++u) {
-    if (u < units) Io::load(Io::unit(residual, p.residual, p.geometry, base, u * apart), addend[u]);
+    if (u < units) Io::load(places.in(residual, 1, u), addend[u]);
   }
 #pragma unroll
   for (int u = 0; u < kStreamUnroll; ++u) {
     if (u >= units) continue;
 #pragma unroll
     for (int j = 0; j < Io::kSize; ++j) value[u][j] += addend[u][j];
-    Io::store(Io::unit(sum, p.residual_out, p.geometry, base, u * apart), value[u]);
+    Io::store(places.in(sum, 2, u), value[u]);
   }
 }
 
@@ -154,7 +154,7 @@ constexpr int kStreamBlocks = kUnit == StreamUnit::dense && !kActivated && sizeo
 template <class T, class X, NormKind kKind, bool kActivated, bool kCluster, StreamUnit kUnit>
 __global__ void __launch_bounds__(kMaxRowThreads, (kStreamBlocks<T, kActivated, kUnit>))
     row_stream_forward_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
-                              const Scalars<Accumulator<T>> scalars) {
+                              const Scalars<Accumulator<T>> scalars, const __grid_constant__ ColumnPlaces columns) {
   using A = Accumulator<T>;
   using Io = StreamAccess<T, X, kUnit>;
   constexpr int kSize = Io::kSize, kAhead = kParametersAhead<kSize>;
@@ -189,12 +189,14 @@ __global__ void __launch_bounds__(kMaxRowThreads, (kStreamBlocks<T, kActivated, 
   StepMoments<kKind> of_thread;
   for (int64_t base = begin + threadIdx.x; base < end; base += step) {
     const int units = units_within<kStreamUnroll>(end - base, apart);
+    const typename Io::template Places<kStreamUnroll, 3> places(columns, g, base, apart, units, p.x, p.residual,
+                                                                p.residual_out);
     A value[kStreamUnroll][kSize];
 #pragma unroll
     for (int u = 0; u < kStreamUnroll; ++u) {
-      if (u < units) Io::load(Io::unit(x, p.x, g, base, u * apart), value[u]);
+      if (u < units) Io::load(places.in(x, 0, u), value[u]);
     }
-    if (has_residual) add_residual<Io>(p, residual, sum, base, apart, units, value);
+    if (has_residual) add_residual<Io>(places, residual, sum, units, value);
     add_step(value, units, of_thread);
   }
   const Moments<double> moments = merge_over_row<kCluster, kKind>(of_thread.moments(), g.cols);
@@ -207,22 +209,23 @@ __global__ void __launch_bounds__(kMaxRowThreads, (kStreamBlocks<T, kActivated, 
   }
 
   const T* const source = normalised_row<T>(x, sum, has_residual);
-  const Operand& source_operand = has_residual ? p.residual_out : p.x;
   const int64_t steps = (end - begin + step - 1) / step;
   for (int64_t s = steps - 1; s >= 0; --s) {
     const int64_t base = begin + s * step + threadIdx.x;
     if (base >= end) continue;
     const int units = units_within<kStreamUnroll>(end - base, apart);
+    const typename Io::template Places<kStreamUnroll, 5> places(columns, g, base, apart, units, p.x, p.residual_out,
+                                                                p.weight, p.bias, p.y);
     A value[kStreamUnroll][kSize];
 #pragma unroll
     for (int u = 0; u < kStreamUnroll; ++u) {
-      if (u < units) Io::load(Io::unit(source, source_operand, g, base, u * apart), value[u]);
+      if (u < units) Io::load(has_residual ? places.in(source, 1, u) : places.in(source, 0, u), value[u]);
     }
 #pragma unroll
     for (int first = 0; first < kStreamUnroll; first += kAhead) {
       A w[kAhead][kSize], b[kAhead][kSize];
-      Io::weights(p.weight, g, base + first * apart, apart, units - first, scalars.weight_offset, w);
-      Io::parameters(p.bias, g, base + first * apart, apart, units - first, A(0), b);
+      Io::weights(p.weight, places, 2, first, units - first, scalars.weight_offset, w);
+      Io::parameters(p.bias, places, 3, first, units - first, A(0), b);
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
         if (first + u >= units) continue;
@@ -232,7 +235,7 @@ __global__ void __launch_bounds__(kMaxRowThreads, (kStreamBlocks<T, kActivated, 
           v[j] = affine(normalized(v[j], mean, rstd), w[u][j], b[u][j]);
         }
         activate<X>(v, p);
-        Io::store(Io::unit(y, p.y, g, base, (first + u) * apart), v);
+        Io::store(places.in(y, 4, first + u), v);
       }
     }
   }

@@ -46,26 +46,65 @@ PyObject* of_python(const char* name) {
   return nb::object(nb::module_::import_("normact.norm_calls").attr(name)).release().ptr();
 }
 
-/// The shape of x without the normalised axes, of a pair of statistics after a 2; wrong axes are left for the library
-/// to refuse.
-nb::tuple shape_of_statistics(const normact_tensor& x, const Axes& axes, bool joined) {
-  const int64_t* const end = axes.data() + axes.count();
-  const auto stays = [&](int d) {
-    return std::none_of(axes.data(), end, [&](int64_t axis) { return axis == d || axis + x.ndim == d; });
-  };
-  Py_ssize_t count = joined ? 1 : 0;
-  for (int d = 0; d < x.ndim; ++d) count += stays(d) ? 1 : 0;
-  nb::tuple shape = nb::borrow<nb::tuple>(checked(PyTuple_New(count)));
-  Py_ssize_t place = 0;
-  const auto append = [&](int64_t size) {
-    PyTuple_SetItem(shape.ptr(), place++, checked(PyLong_FromLongLong(size)).release().ptr());
-  };
-  if (joined) append(2);
-  for (int d = 0; d < x.ndim; ++d) {
-    if (stays(d)) append(x.shape[d]);
+/// The axes of x that are not normalised. Wrong axes are left for the library to refuse.
+class KeptAxes {
+ public:
+  KeptAxes(const normact_tensor& x, const Axes& axes) : x_(x) {
+    const int64_t* const end = axes.data() + axes.count();
+    for (int d = 0; d < x.ndim && d < kMost; ++d) {
+      const auto is_d = [&](int64_t axis) { return axis == d || axis + x.ndim == d; };
+      if (std::none_of(axes.data(), end, is_d)) axes_[count_++] = d;
+    }
   }
-  return shape;
-}
+
+  /// The shape of a statistic, of a pair after a 2. If the axes lie in another order in memory, its sizes in that and
+  /// where among them each axis is: statistics that lie as x does are found as x is (see outputs.h).
+  nb::tuple shape_of_statistics(bool joined) const {
+    int order[kMost];
+    const bool as_they_are = order_in_memory(order);
+    const nb::tuple sizes = tuple_of(joined, [&](int i) { return x_.shape[order[i]]; }, 2);
+    if (as_they_are) return sizes;
+    const auto place = [&](int i) { return std::find(order, order + count_, axes_[i]) - order + (joined ? 1 : 0); };
+    return nb::make_tuple(sizes, tuple_of(joined, place, 0));
+  }
+
+ private:
+  static constexpr int kMost = 64;
+
+  /// Axes by their strides, those that tell nothing where they are; false if that is not the order of the axes.
+  bool order_in_memory(int (&order)[kMost]) const {
+    int places[kMost], telling[kMost], count = 0;
+    for (int i = 0; i < count_; ++i) {
+      order[i] = axes_[i];
+      if (x_.shape[axes_[i]] < 2) continue;
+      places[count] = i;
+      telling[count++] = axes_[i];
+    }
+    const auto outer = [&](int a, int b) { return x_.strides[a] > x_.strides[b]; };
+    const auto broadcast = [&](int d) { return x_.strides[d] <= 0; };
+    if (x_.strides == nullptr || std::any_of(telling, telling + count, broadcast)) return true;
+    if (std::is_sorted(telling, telling + count, outer)) return true;
+    std::stable_sort(telling, telling + count, outer);
+    for (int i = 0; i < count; ++i) order[places[i]] = telling[i];
+    return false;
+  }
+  /// Of number(i) for each axis, behind `first` if that is wanted.
+  template <class Number>
+  nb::tuple tuple_of(bool with_first, Number number, int64_t first) const {
+    nb::tuple all = nb::borrow<nb::tuple>(checked(PyTuple_New(count_ + (with_first ? 1 : 0))));
+    Py_ssize_t place = 0;
+    const auto append = [&](int64_t value) {
+      PyTuple_SetItem(all.ptr(), place++, checked(PyLong_FromLongLong(value)).release().ptr());
+    };
+    if (with_first) append(first);
+    for (int i = 0; i < count_; ++i) append(number(i));
+    return all;
+  }
+
+  const normact_tensor& x_;
+  int axes_[kMost];
+  int count_ = 0;
+};
 
 bool is_true(nb::handle object) {
   const int truth = PyObject_IsTrue(object.ptr());
@@ -83,7 +122,7 @@ struct Kept {
   Kept(nb::handle keep, int kind) : rstd(is_true(keep)), mean(rstd && kind == NORMACT_NORM_LAYER) {}
   /// sum: what the sum is like, None without a residual.
   nb::tuple likes(nb::handle x_object, nb::handle sum, const normact_tensor& x, const Axes& axes) const {
-    const nb::object shape = rstd ? nb::object(shape_of_statistics(x, axes, false)) : nb::none();
+    const nb::object shape = rstd ? nb::object(KeptAxes(x, axes).shape_of_statistics(false)) : nb::none();
     return nb::make_tuple(x_object, sum, mean ? nb::handle(shape) : nb::handle(Py_None), shape);
   }
   bool rstd, mean;
@@ -180,7 +219,7 @@ NormResults torch_norm_forward(const NormForward& problem, bool statistics) {
                 }
                 if (!statistics) return written;
                 written.joined = problem.kind == NORMACT_NORM_LAYER;
-                made.statistics = torch_statistic(problem.x, shape_of_statistics(x, axes, written.joined));
+                made.statistics = torch_statistic(problem.x, KeptAxes(x, axes).shape_of_statistics(written.joined));
                 (written.joined ? written.mean : written.rstd) = made.statistics;
                 return written;
               });

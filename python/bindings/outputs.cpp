@@ -57,10 +57,24 @@ nb::object make_like(const Like& like) {
   return nb::handle(others)(like.array, like.function, like.name());
 }
 
+/// A statistic of sizes that are in the order of its memory, with its axes where `places` says: by a method that makes
+/// a view.
+nb::object with_axes(nb::object statistic, nb::handle places, const char* method) {
+  return nb::handle(statistic).attr(method)(places);
+}
+
+/// Whether the shape of a statistic is its sizes in memory, and where its axes are.
+bool is_ordered(nb::handle shape) {
+  return PyTuple_Size(shape.ptr()) == 2 && PyTuple_CheckExact(item(shape, 0).ptr()) != 0;
+}
+
 /// A statistic of x. `before` is one of the same shape, if there is one: it is copied in less time.
 nb::object make_statistic(const Like& x, nb::handle shape, nb::handle before) {
   static PyObject* const others = attribute_of("normact.arrays", "make_statistic");
-  if (!x.of_torch()) return nb::handle(others)(x.array, shape, x.function, x.name());
+  if (!x.of_torch()) {
+    if (!is_ordered(shape)) return nb::handle(others)(x.array, shape, x.function, x.name());
+    return with_axes(nb::handle(others)(x.array, item(shape, 0), x.function, x.name()), item(shape, 1), "transpose");
+  }
   return before.is_valid() ? torch_empty_like(before) : torch_statistic(x.array, shape);
 }
 
@@ -135,6 +149,7 @@ nb::object torch_empty_like(nb::handle like) {
 }
 
 nb::object torch_statistic(nb::handle x, nb::handle shape) {
+  if (is_ordered(shape)) return with_axes(torch_statistic(x, item(shape, 0)), item(shape, 1), "permute");
   return torch_new_empty(x.ptr(), shape, statistic_dtype(x.ptr()));
 }
 

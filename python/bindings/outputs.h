@@ -16,8 +16,9 @@ inline nb::any as_any(nb::object object) { return nb::steal<nb::any>(object.rele
 
 /// The outputs of a call, an entry for each of `names`: those that out= gives, and new arrays for the rest.
 ///   names: of each output its name and that of the array which it is like, as ("dweight", "weight").
-///   likes: of each output that array; or of a statistic of the first array its shape, or of a mask its bytes; None for
-///     an output that the call does not produce.
+///   likes: of each output that array; or of a statistic of the first array its shape, or, if it lies otherwise, its
+///     sizes in the order of memory and where its axes are among them; or of a mask its bytes; None for an output that
+///     the call does not produce.
 ///   wanted: None, or of each output but the first whether it is made if it is not given.
 nb::tuple outputs(const char* function, nb::handle out, nb::tuple names, nb::tuple likes, nb::handle wanted);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/run_layout.h"
 #include "plan_cases.h"
 
 namespace {
@@ -61,6 +62,28 @@ TEST(plans_of_an_h200) {
   }
 }
 
+TEST(threads_of_many_rows_have_places_for_their_sums) {
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    for (const int64_t cols : {8, 768, 4096, 16384, 65536, 33, 4097}) {
+      const RowAccess access = cols % 8 == 0 ? RowAccess::packs : RowAccess::runs;
+      for (const int64_t rows : {1 << 10, 1 << 14, 1 << 18, 1 << 24}) {
+        RowRequest r = request(rows, cols, dtype, access);
+        const RowPlan plan = backward(r);
+        const int values =
+            plan.vectors * (access == RowAccess::packs ? 16 / size_of(dtype) : backward_run(size_of(dtype)));
+        const bool many = rows > kTilesASum * plan.parts * plan.rows_per_block;
+        CHECK_EQ(plan.places, many ? static_cast<size_t>(plan.blocks * plan.threads * 2 * values) * sizeof(double) : 0);
+        if (many) CHECK_EQ(plan.workspace_bytes % 256, plan.places % 256);
+        CHECK(plan.workspace_bytes >= plan.places + static_cast<size_t>(2 * plan.parts * cols * 4));
+        r.parameter_gradients = false;
+        CHECK_EQ(backward(r).workspace_bytes, size_t{0});
+      }
+    }
+  }
+  CHECK(backward(request(1 << 24, 768, DType::bf16)).places > 0);
+  CHECK_EQ(backward(request(1 << 24, 768, DType::f32, RowAccess::strided)).places, size_t{0});
+}
+
 /// Rows side by side: NCHW, normalised over C.
 RowRequest lines(int64_t images, int64_t cols, int64_t pixels, DType dtype,
                  RowAccess access = RowAccess::packed_lines) {
@@ -87,7 +110,8 @@ TEST(tiles_of_an_h200) {
       {lines(32, 96, 224 * 224, DType::bf16), 96, 12, 64, 14080, 25088, 96, 12, 64, 34560, 792},
       {lines(8, 384, 14 * 14, DType::bf16, kLines), 384, 48, 64, 55552, 25, 320, 40, 64, 111104, 25},
       {lines(8, 1536, 7 * 7, DType::bf16, kLines), 512, 128, 32, 112768, 14, 320, 160, 16, 136832, 28},
-      {lines(2, 4096, 64, DType::f16), 512, 256, 16, 164928, 8, 320, 160, 16, 296832, 0},
+      {lines(2, 4096, 64, DType::f16), 512, 256, 16, 164928, 8, 320, 320, 8, 197440, 16},
+      {lines(2, 4800, 64, DType::f16), 512, 256, 16, 193088, 8, 320, 320, 8, 0, 0},
       {lines(2, 3, 64, DType::bf16), 32, 4, 64, 920, 2, 32, 4, 64, 3032, 2},
   };
   for (const GoldenTile& g : table) {
@@ -129,7 +153,7 @@ TEST(every_tile_fits_the_device_whatever_the_rows_and_the_alignment) {
             const int lanes = plan.threads / plan.threads_per_row;
             CHECK(plan.shared_bytes <= device.shared_memory_block);
             CHECK(plan.threads % 32 == 0 && plan.threads <= normact::kTileForwardThreads);
-            CHECK(lanes == 2 || lanes == 4 || lanes == 8);
+            CHECK(lanes == 1 || lanes == 2 || lanes == 4 || lanes == 8);
             CHECK(plan.threads_per_row * lanes == plan.threads && plan.blocks >= 1);
             CHECK_EQ(plan.rows_per_block, lanes * 16 / size_of(dtype));
             CHECK(plan.lanes_a_sum >= 1 && lanes % plan.lanes_a_sum == 0);

@@ -46,29 +46,41 @@ def parameters(device: Device, size: int) -> tuple[Any, Any]:
     return device.array(np.ones(size), "float32"), device.array(np.zeros(size), "float32")
 
 
+def row_bias_gradient(kind: str, x: Any, dy: Any, weight: Any, bias: Any, **options: Any) -> Any:
+    found = getattr(normact, kind)(x, weight, bias, return_stats=True, **options)
+    mean = {} if found.mean is None else {"mean": found.mean}
+    return getattr(normact, f"{kind}_backward")(dy, x, weight, bias, **mean, rstd=found.rstd, **options).dbias
+
+
 @shapes
 def test_rows(device: Device, kind: str, shape: tuple[int, ...]) -> None:
     """Over the last axis, and over the second."""
-    forward, backward = getattr(normact, kind), getattr(normact, f"{kind}_backward")
     for axis in {1, len(shape) - 1}:
-        x, dy = laid(device, shape, False)
-        weight, bias = parameters(device, shape[axis])
-        found = forward(x, weight, bias, axis=axis, return_stats=True)
-        mean = {} if found.mean is None else {"mean": found.mean}
-        grads = backward(dy, x, weight, bias, **mean, rstd=found.rstd, axis=axis)
-        check(device, grads.dbias, terms_of(shape, axis))
+        given = (*laid(device, shape, False), *parameters(device, shape[axis]))
+        check(device, row_bias_gradient(kind, *given, axis=axis), terms_of(shape, axis))
 
 
 @pytest.mark.parametrize("shape", [(2_000_000, 1), (300_000, 12)], ids=str)
 def test_rows_of_columns_apart(device: Device, kind: str, shape: tuple[int, ...]) -> None:
     """Every second column, which on a GPU is read twice."""
-    forward, backward = getattr(normact, kind), getattr(normact, f"{kind}_backward")
     x, dy = (of[:, ::2] for of in laid(device, (shape[0], 2 * shape[1]), False))
-    weight, bias = parameters(device, shape[1])
-    found = forward(x, weight, bias, return_stats=True)
-    mean = {} if found.mean is None else {"mean": found.mean}
-    grads = backward(dy, x, weight, bias, **mean, rstd=found.rstd)
-    check(device, grads.dbias, shape[0])
+    check(device, row_bias_gradient(kind, x, dy, *parameters(device, shape[1])), shape[0])
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("activation", [None, "softplus"])
+@pytest.mark.parametrize("shape", [(500_000, 768), (500_000, 257), (2_000_000, 1), (60_000, 4096)], ids=str)
+def test_rows_on_one_multiprocessor(device: Device, kind: str, shape: tuple[int, ...], activation: str | None) -> None:
+    """Whose threads add up as many rows as they ever will. The slope of the activation is 1 so far out."""
+    import torch
+
+    x, dy = torch.randn(shape, device="cuda"), torch.full(shape, TERM, device="cuda")
+    weight, bias = torch.ones(shape[1], device="cuda"), torch.full((shape[1],), 60.0, device="cuda")
+    normact.set_sm_margin(131)
+    try:
+        check(device, row_bias_gradient(kind, x, dy, weight, bias, activation=activation), shape[0])
+    finally:
+        normact.set_sm_margin(0)
 
 
 def group_norm(x: Any, dy: Any, weight: Any, bias: Any) -> Any:

@@ -32,6 +32,15 @@ def test_joined_statistics(shape: tuple[int, ...], dtype: torch.dtype) -> None:
         assert torch.equal(found.dx, normact.layer_norm_backward(y, x, mean=mean, rstd=rstd).dx)
 
 
+def test_joined_statistics_lie_as_x() -> None:
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last).requires_grad_()
+    y = normact.torch.layer_norm(x, 5)
+    assert y.grad_fn.saved_tensors[3].stride() == (24, 12, 1, 3)
+    dy = torch.randn_like(y)
+    (want,) = torch.autograd.grad(torch.nn.functional.layer_norm(x, (5,)), x, dy)
+    torch.testing.assert_close(torch.autograd.grad(y, x, dy)[0], want)
+
+
 def test_joined_statistics_of_a_wrong_shape() -> None:
     x = torch.randn(3, 8)
     with pytest.raises(ValueError, match=r"layer_norm_backward: mean .* expected .* shape \(2, \.\.\.\)"):

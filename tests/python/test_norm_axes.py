@@ -34,6 +34,12 @@ SIDE_BY_SIDE = (
     ((2, 12, 3, 8, 5), (1, 3)),
 )
 OTHERS = (((2, 12, 3, 2), (1, 3)), ((2, 12, 3, 2), (0, 3)), ((3, 4, 5), (0, 2)), ((2, 3, 4, 5), (0, 2, 3)))
+OTHERS += (
+    ((2, 50, 3, 70), (1, 3)),
+    ((2, 50, 3, 72), (1, 3)),
+    ((9, 2, 15, 2, 24), (0, 2, 4)),
+    ((3, 2, 5, 2, 7, 2, 9), (0, 2, 4, 6)),
+)
 
 
 def channels_last(device: Device, values: np.ndarray, dtype: str) -> Any:
@@ -69,8 +75,8 @@ def test_every_number_of_columns(device: Device, kind: str, dtype: str, cols: in
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_long_columns(device: Device, kind: str, dtype: str) -> None:
-    """More columns than any tile takes on chip."""
-    for cols in (9000, 20_000):
+    """As many as a tile of one lane takes on chip, and more than any does."""
+    for cols in (2600, 4600, 9000, 20_000):
         check(device, Problem(kind, (cols, 24), dtype, axes=(0,)))
 
 
@@ -118,6 +124,25 @@ def test_outputs_keep_the_layout(device: Device, kind: str, dtype: str) -> None:
         want = device.strides(device.empty_like(given.x))
         assert device.strides(forward(problem, given)) == want
         assert device.strides(backward(problem, given).dx) == want
+
+
+@pytest.mark.parametrize("axes", [(3,), (2,), (1, 3), (2, 3)], ids=str)
+def test_statistics_lie_as_x(device: Device, axes: tuple[int, ...]) -> None:
+    """So that what is beside each other in x is in them, and rows are found by the same steps."""
+    problem = Problem("layer_norm", (3, 24, 5, 8), axes=axes)
+    for layout in ("contiguous", channels_last):
+        check(device, problem, layout, layout)
+        given = arrays(device, problem, layout, layout)
+        found = normact.layer_norm(given.x, axis=axes, return_stats=True)
+        of_x, shape = device.strides(given.x), given.x.shape
+        stays = [axis for axis in range(4) if axis not in axes]
+        order = sorted(range(len(stays)), key=lambda place: -of_x[stays[place]])
+        for statistic in (found.mean, found.rstd):
+            strides, step = device.strides(statistic), 1
+            assert tuple(statistic.shape) == tuple(shape[axis] for axis in stays)
+            for place in reversed(order):
+                assert strides[place] == step
+                step *= shape[stays[place]]
 
 
 def test_every_set_of_axes_in_any_order(device: Device, kind: str) -> None:

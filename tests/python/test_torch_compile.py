@@ -162,3 +162,10 @@ def test_opcheck_of_packed_images(layout: str, axis: int) -> None:
         with torch._subclasses.FakeTensorMode() as mode:
             fake = torch.ops.normact.gated.default(mode.from_tensor(x), *rest)
         assert fake.stride() == torch.ops.normact.gated.default(x, *rest).stride()
+
+
+def test_opcheck_of_rows_in_another_order() -> None:
+    """Statistics are row-major in the operator, as in its fake, whatever x's layout."""
+    x = torch.randn(2, 4, 3, 6).to(memory_format=torch.channels_last).requires_grad_()
+    for op in (torch.ops.normact.layer_norm, torch.ops.normact.rms_norm):
+        torch.library.opcheck(op.default, (x, None, None, [-1], 1e-5, 0.0, None, None))

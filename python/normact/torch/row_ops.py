@@ -69,7 +69,8 @@ def _entry(name: str, kind: int, residual: bool, mixed: bool = False) -> Op:
             kind, x, weight, bias, axis, eps, other, weight_offset, activation, alpha, bool(keep), None, None
         )
         if keep:
-            return there(found)
+            # Operators promise strides before they run: row-major ones, where the library's follow x.
+            return there((*found[:2], *(each if each is None else each.contiguous() for each in found[2:])))
         return found[:2] if residual else (found,)
 
     def saves(tensors: Tensors, outputs: Tensors, options: Options) -> Tensors:
