@@ -248,15 +248,15 @@ def jax_jit(case: Case, o: Operands) -> Run:
 def _jax_norm(case: Case, jax: ModuleType) -> Callable[..., tuple]:
     jnp = jax.numpy
     act = _jax_function(case.operation.applied or "identity", jax)
-    trailing = (1,) * (len(case.shape) - 1 - case.axis % len(case.shape))
+    of_parameters = [size if axis in case.axes else 1 for axis, size in enumerate(case.shape)]
 
     def norm(x, weight, bias=None, residual=None):
         s = x if residual is None else x + residual
         s32 = s.astype(jnp.float32)
-        mean = s32.mean(case.axis, keepdims=True) if case.kind == "layer_norm" else 0.0
-        rstd = jax.lax.rsqrt(jnp.square(s32 - mean).mean(case.axis, keepdims=True) + case.eps)
-        y = (s32 - mean) * rstd * weight.astype(jnp.float32).reshape(-1, *trailing)
-        y = act((y if bias is None else y + bias.astype(jnp.float32).reshape(-1, *trailing)).astype(x.dtype))
+        mean = s32.mean(case.axes, keepdims=True) if case.kind == "layer_norm" else 0.0
+        rstd = jax.lax.rsqrt(jnp.square(s32 - mean).mean(case.axes, keepdims=True) + case.eps)
+        y = (s32 - mean) * rstd * weight.astype(jnp.float32).reshape(of_parameters)
+        y = act((y if bias is None else y + bias.astype(jnp.float32).reshape(of_parameters)).astype(x.dtype))
         return (y,) if residual is None else (y, s)
 
     return norm

@@ -20,7 +20,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """One operation on y of this shape: row norms over the last axis, biases along it; of images (NCHW) both on axis 1.
+    """One operation on y of this shape: row norms over the last axis, biases along it; of images (NCHW) both on axis 1,
+    where the operation does not name others.
 
     The shape of batch, group and instance norms is that of NCHW, wherever the channels lie in memory.
     """
@@ -79,12 +80,17 @@ class Case:
         return 1 if self.images or self.family == "channel" else -1
 
     @property
+    def axes(self) -> Shape:
+        """The axes that a norm is over, and those of the parameters."""
+        return self.operation.axes or (self.axis % len(self.shape),)
+
+    @property
     def rows(self) -> int:
         return math.prod(self.shape) // self.cols
 
     @property
     def cols(self) -> int:
-        return self.shape[self.axis if self.family == "norm" else -1]
+        return math.prod(self.shape[axis] for axis in self.axes) if self.family == "norm" else self.shape[-1]
 
     @property
     def groups(self) -> int:
@@ -95,7 +101,7 @@ class Case:
     def statistics_shape(self) -> Shape:
         """Of each statistic."""
         if self.family != "channel":
-            return tuple(size for axis, size in enumerate(self.shape) if axis != self.axis % len(self.shape))
+            return tuple(size for axis, size in enumerate(self.shape) if axis not in self.axes)
         return (self.shape[1],) if self.kind == "batch_norm" else (self.shape[0], self.groups)
 
     @property
@@ -149,6 +155,8 @@ class Case:
         """The class of column counts that a target speaks of; what has no rows has none."""
         if self.family != "norm":
             return "any"
+        if self.operation.axes:
+            return "axes"
         if self.images:
             return "channels"
         if self.cols % 2:
@@ -185,6 +193,7 @@ PLAIN = ("layer_norm", "rms_norm")
 FUSED = ("add_layer_norm", "add_rms_norm")
 MIXED = tuple(f"mixed_{name}" for name in FUSED)
 ACTIVATED = tuple(f"{norm}_{kind}" for norm in PLAIN for kind in APPLIED)
+OVER = tuple(name for name, operation in OPERATIONS.items() if operation.axes)
 ACTIVATED_WIDTHS = (256, 1024, 4096, 8192, 16384)
 
 
@@ -349,6 +358,7 @@ GROUPS = {
     "small": lambda: each(PLAIN, ("bf16", "fp32"), SMALL_SHAPES),
     "peers": peers,
     "images": lambda: each(PLAIN, TYPES, IMAGES),
+    "axes": lambda: each(OVER, TYPES, IMAGES),
     "small_images": lambda: each(PLAIN, TYPES, SMALL_IMAGES),
     "cpu_images": lambda: each(PLAIN, ("fp32", "bf16"), CPU_IMAGES),
     "cpu": lambda: each(PLAIN, ("fp32", "bf16"), CPU_SHAPES) + each(FUSED, ("fp32",), [(128, 1024), (4096, 768)]),

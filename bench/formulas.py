@@ -105,8 +105,10 @@ def _channel_norm(case: Case, activations: dict[str, Callable[[Tensor], Tensor]]
 
 
 def _norm(case: Case, activations: dict[str, Callable[[Tensor], Tensor]], applied: str) -> Forward:
-    shape, eps = (case.cols,), case.eps
+    shape, eps = [case.shape[axis] for axis in case.axes], case.eps
     act = activations[applied] if applied else lambda h: h
+    order = [axis for axis in range(len(case.shape)) if axis not in case.axes] + list(case.axes)
+    back = [order.index(axis) for axis in range(len(order))]
 
     def norm(s, weight, bias):
         if case.kind == "layer_norm":
@@ -118,7 +120,7 @@ def _norm(case: Case, activations: dict[str, Callable[[Tensor], Tensor]], applie
         s = x if total is None else total
         if not case.images:
             return norm(s, weight, bias), total
-        return norm(s.permute(0, 2, 3, 1), weight, bias).permute(0, 3, 1, 2).contiguous(), total
+        return norm(s.permute(order), weight, bias).permute(back).contiguous(), total
 
     return forward
 

@@ -68,12 +68,12 @@ def make_operands(case: Case, device: str) -> Operands:
     def normal(*shape: int, dtype: str = case.dtype) -> torch.Tensor:
         return torch.randn(*shape, device=device, dtype=DTYPES[dtype])
 
-    channels, summed = case.shape[case.axis], case.direction == "backward" and case.residual
+    parameters, summed = [case.shape[axis] for axis in case.axes], case.direction == "backward" and case.residual
     o = Operands(normal(*case.input_shape, dtype=case.sum_dtype if summed else case.dtype))
     if case.operation.from_output:
         o.x = ACTIVATIONS[case.kind](o.x)
-    o.weight = normal(channels, dtype=case.parameter_dtype) if case.operation.weight else None
-    o.bias = normal(channels, dtype=case.parameter_dtype) if case.bias else None
+    o.weight = normal(*parameters, dtype=case.parameter_dtype) if case.operation.weight else None
+    o.bias = normal(*parameters, dtype=case.parameter_dtype) if case.bias else None
     if case.operation.statistics:
         _add_statistics(case, o)
     if case.direction == "forward":
@@ -124,10 +124,10 @@ def _slices(case: Case) -> Iterator[slice]:
 def _statistics(case: Case, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean (0 for rms_norm) and 1 / sqrt(variance + eps) of every row, in float64."""
     x64 = x.double()
-    mean = x64.mean(case.axis, keepdim=True)
+    mean = x64.mean(case.axes, keepdim=True)
     if case.kind != "layer_norm":
         mean = torch.zeros_like(mean)
-    return mean.squeeze(case.axis), ((x64 - mean).square().mean(case.axis) + case.eps).rsqrt()
+    return mean.squeeze(case.axes), ((x64 - mean).square().mean(case.axes) + case.eps).rsqrt()
 
 
 def check(case: Case, operands: Operands, outputs: Outputs, *, slack: float = 1.0) -> None:
@@ -207,6 +207,6 @@ def _expectations(case: Case, operands: Operands) -> Iterator[Expectation]:
         for name, gradient in zip(sums, gradients, strict=True):
             sums[name] += gradient
     if case.direction == "backward":
-        added = math.prod(case.shape) // case.shape[case.axis]
+        added = math.prod(case.shape) // math.prod(case.shape[axis] for axis in case.axes)
         for name, total in sums.items():
             yield name, slice(None), total.detach(), max(added / 4, 1.0)

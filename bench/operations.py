@@ -22,6 +22,7 @@ class Operation:
     bias: bool = False
     residual: bool = False
     mixed: bool = False  # the residual and its sum are fp32 beside an x of 16 bits, and so twice as large as y
+    axes: tuple[int, ...] = ()  # that a norm is over; () where the shape tells it
     statistics: int = 0  # numbers a row that the forward writes and the backward reads
     layout: str = ""  # of a packed gated input, which is twice as wide as y; of images "nchw" or "nhwc"
     addend: bool = False
@@ -49,7 +50,8 @@ def _norm(function: str, bias: bool, statistics: int) -> list[Operation]:
     activated = [replace(plain, name=f"{function}_{kind}", applied=kind) for kind in APPLIED]
     fused = replace(plain, name=f"add_{function}", forward=(2, 2), backward=(3, 1), residual=True)
     mixed = replace(fused, name=f"mixed_add_{function}", forward=(3, 3), backward=(5, 3), mixed=True)
-    return [plain, fused, mixed, *activated]
+    over = [replace(plain, name=f"{function}_over_{'_'.join(map(str, axes))}", axes=axes) for axes in AXES]
+    return [plain, fused, mixed, *activated, *over]
 
 
 def _channel(function: str, applied: str = "", addend: bool = False) -> list[Operation]:
@@ -77,6 +79,7 @@ def _channel(function: str, applied: str = "", addend: bool = False) -> list[Ope
     ]
 
 
+AXES = ((1, 3),)  # several of an image's that are not neighbours
 LAYOUTS = ("nchw", "nhwc")
 APPLIED = ("relu", "silu", "gelu")  # that end norms of rows
 KINDS = ("identity", "relu", "relu6", "squared_relu", "leaky_relu", "elu", "gelu", "gelu_tanh", "quick_gelu", "silu")
