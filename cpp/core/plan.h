@@ -69,6 +69,7 @@ struct RowRequest {
   RowGeometry geometry;
   DType dtype;
   RowAccess access;
+  bool contiguous;           // as in the problem
   bool dense;                // rows of all operands of x's shape follow each other without gaps
   bool images;               // lines follow each other without gaps, in samples of whole packs
   bool residual;             // residual (forward) or dresidual (backward)

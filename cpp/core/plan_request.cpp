@@ -113,6 +113,7 @@ RowRequest request_for(const RowProblem& problem, RowAccess access, bool residua
   r.activated = !is_identity(problem.activation);
   r.mixed = is_mixed(problem);
   r.access = access;
+  r.contiguous = problem.contiguous;
   r.residual = residual;
   r.variant = variant;
   r.sm_margin = sm_margin;

@@ -79,4 +79,9 @@ TEST(pieces_are_streamed) {
   CHECK_EQ(forward(r).threads, 32);  // 48 packs, four a thread
   r.access = RowAccess::strided;
   CHECK_EQ(forward(r).threads, 96);
+  r.geometry.cols = r.geometry.col_shape[0] = 2048;
+  CHECK_EQ(forward(r).threads, 128);
+  CHECK_EQ(backward(r).threads, 128);
+  r.contiguous = true;
+  CHECK_EQ(forward(r).threads, 512);
 }

@@ -44,7 +44,7 @@ TEST(plans_of_an_h200) {
       {257, DType::f32, kRuns, NORMACT_ROW_WARP, 16, 2, 1, NORMACT_ROW_WARP, 16, 2, 1},
       {4097, DType::bf16, kRuns, NORMACT_ROW_BLOCK, 256, 3, 1, NORMACT_ROW_BLOCK, 256, 3, 1},
       {8191, DType::f32, kRuns, NORMACT_ROW_BLOCK, 480, 2, 1, NORMACT_ROW_BLOCK, 480, 2, 1},
-      {4096, DType::f32, kStrided, NORMACT_ROW_STREAM, 512, 0, 1, NORMACT_ROW_STREAM, 512, 0, 1},
+      {4096, DType::f32, kStrided, NORMACT_ROW_STREAM, 128, 0, 1, NORMACT_ROW_STREAM, 128, 0, 1},
       {4194304, DType::f32, kPacks, NORMACT_ROW_STREAM, 512, 0, 8, NORMACT_ROW_STREAM, 512, 0, 0},
   };
   for (const Golden& g : table) {
