@@ -13,8 +13,9 @@ namespace {
 
 // ---- Pieces ---------------------------------------------------------------------------------------------------------
 
-constexpr int64_t kMinRun = 128;       // shorter runs of a contiguous tensor are taken together
-constexpr int64_t kMinGatherRun = 32;  // shorter runs are gathered
+// Shorter runs are taken together: of an array, or gathered, where that costs less than to begin with each.
+constexpr int64_t kMinRun = 256;
+constexpr int64_t kMinDirectRunBytes = 384;
 
 bool is_direct(const PointwiseGeometry& geometry, const View& view) { return view.stride[geometry.ndim - 1] == 1; }
 
@@ -42,13 +43,13 @@ PieceRule piece_rule(const PointwiseProblem& p, std::initializer_list<const View
   }
   if (sums) plain = plain && geometry.bias_dim == geometry.ndim - 1;
   if (flat && !biased) return {false, kUnlimited, 0};
-  const bool whole_bytes = !writes_mask || last % 8 == 0;
-  if (flat && geometry.bias_dim == geometry.ndim - 1 && 8 * last <= size) {
-    const int64_t period = size / (8 * last) * (8 * last);
-    return {false, period, period};
-  }
-  if (whole_bytes && last >= (flat ? kMinRun : kMinGatherRun)) return {true, direct && plain ? kUnlimited : size, 0};
-  return {false, size, 0};
+  // What is gathered in any case costs no more in longer pieces.
+  const int64_t min_run = flat ? kMinRun : direct ? kMinDirectRunBytes / size_of(p.dtype) : size;
+  const int64_t unit = writes_mask ? 8 : 1;  // lines whose bits are whole bytes
+  if (last >= min_run && last % unit == 0) return {true, direct && plain ? kUnlimited : size, 0};
+  if (unit * last > size) return {false, size, 0};
+  const int64_t lines = size / (unit * last) * (unit * last);
+  return {false, lines, geometry.bias_dim == geometry.ndim - 1 ? lines : 0};
 }
 
 bool wants_sums(const PointwiseBackward& p) { return p.dbias.data || p.dup_bias.data; }
@@ -83,7 +84,7 @@ PieceRule piece_rule(const PointwiseBackward& p) {
 template <class Body>
 void parallel_elements(const PointwiseProblem& p, const PieceRule& rule, int tensors, Body&& body) {
   const int64_t size = p.geometry.size;
-  const int64_t unit = rule.period > 0 ? rule.period : piece_size(p.dtype);
+  const int64_t unit = rule.limit < kUnlimited ? rule.limit : piece_size(p.dtype);
   const int64_t bytes = tensors * size_of(p.dtype);
   const int threads = threads_for(size * bytes, num_threads());
   if (threads == 1) return body(Range{0, size}, 0);

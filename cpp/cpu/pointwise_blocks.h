@@ -7,6 +7,7 @@
 #include "cpu/simd_math.h"
 #include "cpu/simd_pair.h"
 #include "cpu/simd_stream.h"
+#include "cpu/strided_copy.h"
 #include "math/gate.h"
 
 namespace normact::cpu::NORMACT_ISA {
@@ -289,6 +290,37 @@ NORMACT_SIMD Block<T> without_first(Block<T> b, int64_t count) {
   return b;
 }
 
+/// What the last group of a piece reads, of which the loop before it may overwrite a part.
+template <class T>
+struct LastGroup {
+  using N = Accumulator<T>;
+  alignas(64) T dy[kGroup<T>], x[kGroup<T>], up[kGroup<T>];
+  alignas(64) N sums[kGroup<T>], up_sums[kGroup<T>];
+};
+
+/// Runs a loop over a piece of a group and more that is not whole groups. The last group takes some elements again,
+/// from what they were before: the same results come to the same places, and nothing but that has to be moved.
+template <class T>
+NORMACT_SIMD void run_overlapping(BlockKernel<T> kernel, const Block<T>& block, const BlockScalars<T>& scalars) {
+  LastGroup<T> kept;
+  Block<T> last = without_first(block, block.count - kGroup<T>);
+  last.streams = last.asks = false;
+  const auto keep = [](auto* target, auto& source) __attribute__((always_inline)) {
+    if (!source) return;
+    copy_array(&source[0], kGroup<T>, target);
+    source = target;
+  };
+  keep(kept.dy, last.dy), keep(kept.x, last.x), keep(kept.up, last.up);
+  keep(kept.sums, last.sums), keep(kept.up_sums, last.up_sums);
+  Block<T> first = block;
+  first.count = block.count / kGroup<T> * kGroup<T>;
+  kernel(first, scalars);
+  kernel(last, scalars);
+  const int64_t at = block.count - kGroup<T>;
+  if (block.sums) copy_array(kept.sums, kGroup<T>, block.sums + at);
+  if (block.up_sums) copy_array(kept.up_sums, kGroup<T>, block.up_sums + at);
+}
+
 /// Runs a loop over a piece of any length.
 template <class T>
 NORMACT_SIMD void run_block(BlockKernel<T> kernel, const Block<T>& block, const BlockScalars<T>& scalars) {
@@ -302,10 +334,13 @@ NORMACT_SIMD void run_block(BlockKernel<T> kernel, const Block<T>& block, const 
       b = without_first(b, first.count);
     }
   }
-  const Block<T> whole = b;
-  b.count = whole.count / kGroup<T> * kGroup<T>;
-  if (b.count > 0) kernel(b, scalars);
-  if (b.count < whole.count) run_rest(kernel, whole, scalars, b.count);
+  if (b.count % kGroup<T> == 0) {
+    if (b.count > 0) kernel(b, scalars);
+  } else if (b.count > kGroup<T>) {
+    run_overlapping(kernel, b, scalars);
+  } else {
+    run_rest(kernel, b, scalars, 0);
+  }
 }
 
 template <class T>

@@ -43,7 +43,7 @@ struct BoxSums {
 };
 
 struct PointwiseKernels {
-  /// y, and the mask, of the elements of a range; ranges begin at a multiple of the rule's period, and of 8.
+  /// y, and the mask, of the elements of a range; ranges begin at a multiple of the rule's limit, and of 8 with a mask.
   void (*forward)(const PointwiseForward& problem, const PieceRule& rule, Range elements);
   /// dx and dup of a range.
   void (*backward)(const PointwiseBackward& problem, const PieceRule& rule, Range elements);

@@ -68,12 +68,16 @@ NORMACT_SIMD void for_even_elements(const int64_t* stride, int last, Position at
   const int64_t line = at.line();
   int64_t done = 0;
   while (done < count) {
-    if (last > 0 && line < kShortLine) {
+    if (last > 0) {
       const int64_t to_turn = at.lines_to_turn(), whole = (count - done) / line;
       const int64_t lines = to_turn < whole ? to_turn : whole;
       if (lines > 1) {
-        const int64_t offset = at.offset(stride);
-        for (int64_t i = 0; i < line; ++i) body(offset + i * stride[last], stride[last - 1], lines, done + i, line);
+        const int64_t offset = at.offset(stride), step = stride[last], apart = stride[last - 1];
+        if (line < kShortLine) {
+          for (int64_t i = 0; i < line; ++i) body(offset + i * step, apart, lines, done + i, line);
+        } else {
+          for (int64_t i = 0; i < lines; ++i) body(offset + i * apart, step, line, done + i * line, 1);
+        }
         at.advance_lines(lines);
         done += lines * line;
         continue;
@@ -152,10 +156,11 @@ class PiecesOfTwo {
         second_(geometry, rule, second, second_buffer),
         base_(static_cast<T*>(first.data)),
         stride_(first.stride),
+        last_(geometry.ndim - 1),
         first_buffer_(first_buffer),
         second_buffer_(second_buffer),
         asks_(rule.streams),
-        in_turn_(rule.runs && base_ && second.data == base_ + 1 && first.stride[geometry.ndim - 1] == 2) {
+        in_turn_(base_ && !first_.direct() && second.data == base_ + 1 && first.stride[geometry.ndim - 1] == 2) {
     for (int d = 0; d < geometry.ndim; ++d) in_turn_ = in_turn_ && first.stride[d] == second.stride[d];
   }
 
@@ -165,7 +170,7 @@ class PiecesOfTwo {
       second = second_.read(at, count);
       return;
     }
-    deinterleave<T>(base_ + at.offset(stride_), count, asks_, first_buffer_, second_buffer_);
+    take_in_turn(at, count);
     first = first_buffer_;
     second = second_buffer_;
   }
@@ -175,15 +180,35 @@ class PiecesOfTwo {
     second = second_ ? second_.target(at) : nullptr;
   }
   NORMACT_SIMD void write(const Position& at, int64_t count) const {
-    if (in_turn_) return interleave<T>(first_buffer_, second_buffer_, count, base_ + at.offset(stride_));
+    if (in_turn_) return put_in_turn(at, count);
     first_.write(at, count);
     if (second_) second_.write(at, count);
   }
 
  private:
+  __attribute__((noinline)) void take_in_turn(const Position& at, int64_t count) const {
+    for_even_elements(
+        stride_, last_, at, count, [&](int64_t offset, int64_t step, int64_t number, int64_t place, int64_t apart) {
+          T *const from = base_ + offset, *const first = first_buffer_ + place, *const second = second_buffer_ + place;
+          if (step == 2 && apart == 1) return deinterleave<T>(from, number, asks_, first, second);
+          copy_between(from, step, number, first, apart);
+          copy_between(from + 1, step, number, second, apart);
+        });
+  }
+  __attribute__((noinline)) void put_in_turn(const Position& at, int64_t count) const {
+    for_even_elements(
+        stride_, last_, at, count, [&](int64_t offset, int64_t step, int64_t number, int64_t place, int64_t apart) {
+          T *const to = base_ + offset, *const first = first_buffer_ + place, *const second = second_buffer_ + place;
+          if (step == 2 && apart == 1) return interleave<T>(first, second, number, to);
+          copy_between(first, apart, number, to, step);
+          copy_between(second, apart, number, to + 1, step);
+        });
+  }
+
   Pieces<T> first_, second_;
   T* base_;
   const int64_t* stride_;
+  int last_;
   T *first_buffer_, *second_buffer_;
   bool asks_, in_turn_;
 };

@@ -39,19 +39,23 @@ NORMACT_SIMD V in_turn(V a, V b, std::integer_sequence<int, i...>) {
   return __builtin_shufflevector(a, b, (kFirst + i / 2 + i % 2 * int(sizeof...(i)))...);
 }
 
-/// even[i] = source[2 i], odd[i] = source[2 i + 1]. asks: for what is to come.
+/// even[i] = source[2 i], odd[i] = source[2 i + 1], apart from these. asks: for what is to come.
 template <class T>
 __attribute__((noinline)) void deinterleave(const T* source, int64_t count, bool asks, T* even, T* odd) {
   using V = typename Raw<sizeof(T)>::type;
   constexpr int kStep = kVectorBytes / int(sizeof(T));
   constexpr std::make_integer_sequence<int, kStep> kIndices;
-  int64_t i = 0;
-  for (; i + kStep <= count; i += kStep) {
-    if (asks) ask_ahead<2 * kStep>(source + 2 * i);
+  const auto step = [&](int64_t i) __attribute__((always_inline)) {
     const V a = load_raw<V>(source + 2 * i, All{}), b = load_raw<V>(source + 2 * i + kStep, All{});
     store_raw(even + i, every_other<0>(a, b, kIndices), All{});
     store_raw(odd + i, every_other<1>(a, b, kIndices), All{});
+  };
+  int64_t i = 0;
+  for (; i + kStep <= count; i += kStep) {
+    if (asks) ask_ahead<2 * kStep>(source + 2 * i);
+    step(i);
   }
+  if (i < count && count > kStep) return step(count - kStep);  // some elements again
   for (; i < count; ++i) {
     even[i] = source[2 * i];
     odd[i] = source[2 * i + 1];
@@ -64,12 +68,14 @@ __attribute__((noinline)) void interleave(const T* even, const T* odd, int64_t c
   using V = typename Raw<sizeof(T)>::type;
   constexpr int kStep = kVectorBytes / int(sizeof(T));
   constexpr std::make_integer_sequence<int, kStep> kIndices;
-  int64_t i = 0;
-  for (; i + kStep <= count; i += kStep) {
+  const auto step = [&](int64_t i) __attribute__((always_inline)) {
     const V a = load_raw<V>(even + i, All{}), b = load_raw<V>(odd + i, All{});
     store_raw(target + 2 * i, in_turn<0>(a, b, kIndices), All{});
     store_raw(target + 2 * i + kStep, in_turn<kStep / 2>(a, b, kIndices), All{});
-  }
+  };
+  int64_t i = 0;
+  for (; i + kStep <= count; i += kStep) step(i);
+  if (i < count && count > kStep) return step(count - kStep);
   for (; i < count; ++i) {
     target[2 * i] = even[i];
     target[2 * i + 1] = odd[i];

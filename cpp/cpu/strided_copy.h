@@ -6,11 +6,26 @@
 
 namespace normact::cpu::NORMACT_ISA {
 
+/// target[i] = source[i], apart from each other. Short arrays, for which a call of memcpy costs more than its copying.
+template <class T>
+NORMACT_SIMD void copy_array(const T* source, int64_t count, T* target) {
+  using V = typename Raw<sizeof(T)>::type;
+  constexpr int kStep = kLanesOfRaw<V>;
+  if (count < kStep) {
+    __builtin_memcpy(target, source, size_t(count) * sizeof(T));
+    return;
+  }
+  int64_t i = 0;
+  for (; i + kStep <= count; i += kStep) store_raw(target + i, load_raw<V>(source + i, All{}), All{});
+  // The last vector overlaps the one before it.
+  if (i < count) store_raw(target + count - kStep, load_raw<V>(source + count - kStep, All{}), All{});
+}
+
 /// target[i] = source[i * step].
 template <class T>
 NORMACT_SIMD void copy_from(const T* source, int64_t step, int64_t count, T* target) {
   if (step == 1) {
-    __builtin_memcpy(target, source, size_t(count) * sizeof(T));
+    copy_array(source, count, target);
   } else if (step == 2) {
     for (int64_t i = 0; i < count; ++i) target[i] = source[2 * i];
   } else {
@@ -22,7 +37,7 @@ NORMACT_SIMD void copy_from(const T* source, int64_t step, int64_t count, T* tar
 template <class T>
 NORMACT_SIMD void copy_to(const T* source, int64_t step, int64_t count, T* target) {
   if (step == 1) {
-    __builtin_memcpy(target, source, size_t(count) * sizeof(T));
+    copy_array(source, count, target);
   } else {
     for (int64_t i = 0; i < count; ++i) target[i * step] = source[i];
   }
