@@ -20,10 +20,11 @@ constexpr int64_t kMaxTileCols = 16 * 1024;   // the array of 16 rows of these f
 constexpr int64_t kTileElements = 32 * 1024;  // the array's size, as far as kMinTileRows allow
 constexpr int64_t kMinTileRows = 16;          // a vector, or 64 bytes of 16-bit elements in two
 constexpr int64_t kMaxTileRows = 512;
-constexpr int64_t kFewCols = 8;  // rows of so many and fewer are turned ...
+constexpr int64_t kShortLineStep = 4;  // rows of a tile of fewer than kMinTileRows
+constexpr int64_t kFewCols = 8;        // rows of so many and fewer are turned ...
 constexpr int64_t kFewActivatedCols = 24;
 constexpr int64_t kMinLine = 64;   // ... unless so many lie side by side as they are
-constexpr int64_t kFewInLine = 5;  // fewer, which leave most lanes empty in place, are turned in any case
+constexpr int64_t kFewInLine = 5;  // fewer, which leave most lanes empty in place, are turned beside other lines
 constexpr int64_t kFewActivatedInLine = 8;
 constexpr int64_t kTurnedElements = 4096;  // of a turned tile: several arrays of them are near
 constexpr int64_t kMaxBlockTiles = 64;     // whose gradients are added one to the other
@@ -37,7 +38,8 @@ inline bool turns_tiles(const RowProblem& problem) {
   const bool few_cols = geometry.cols <= (activated ? kFewActivatedCols : kFewCols);
   if (!problem.adjacent) return few_cols;
   const int64_t line = geometry.row_shape[geometry.row_ndim - 1];
-  if (line < (activated ? kFewActivatedInLine : kFewInLine)) return geometry.cols <= kMaxTileCols;
+  const bool one_line = line == geometry.rows;
+  if (!one_line && line < (activated ? kFewActivatedInLine : kFewInLine)) return geometry.cols <= kMaxTileCols;
   return few_cols && line < kMinLine;
 }
 
@@ -45,8 +47,10 @@ inline bool turns_tiles(const RowProblem& problem) {
 inline RowTiles row_tiles(const RowGeometry& geometry, bool turned) {
   const int64_t line = turned ? geometry.rows : geometry.row_shape[geometry.row_ndim - 1];
   const int64_t fit = (turned ? kTurnedElements : kTileElements) / geometry.cols / kMinTileRows * kMinTileRows;
-  const int64_t most = turned ? std::min(ceil_div(line, kMinTileRows) * kMinTileRows, kMaxTileRows) : kMaxTileRows;
-  const int64_t rows = std::max(kMinTileRows, std::min(fit, most));
+  // Lines that end before leave no gaps between the array's columns, which would leave the first cache.
+  const int64_t step = turned || line >= kMinTileRows ? kMinTileRows : kShortLineStep;
+  const int64_t most = std::min(std::max(ceil_div(line, step), int64_t{1}) * step, kMaxTileRows);
+  const int64_t rows = std::min(std::max(kMinTileRows, fit), most);
   const int64_t per_line = ceil_div(line, rows);
   return {turned, rows, line, per_line, line > 0 ? geometry.rows / line * per_line : 0};
 }
