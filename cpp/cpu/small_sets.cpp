@@ -16,9 +16,14 @@ namespace {
 constexpr int64_t kTinySet = 16;   // elements
 constexpr int64_t kSmallSet = 32;  // the same where a sample has few groups, between which nothing can be shared
 constexpr int64_t kFewGroups = 8;
-constexpr int64_t kWideRow = 32;       // channels of a place that are enough for vectors
-constexpr int64_t kStripGroups = 256;  // of a sample, that are rows of one problem
-constexpr int64_t kMinStripTiles = 8;  // of a block, beside which its tables are small
+// Where neither planes nor rows are arrays worth a loop of their own, the general way moves element by element, too.
+constexpr int64_t kStridedSet = 256;
+constexpr int64_t kStridedRow = 1024;   // the same of one place
+constexpr int64_t kStridedPlaces = 64;  // that are few
+constexpr int64_t kNarrowRow = 8;       // channels of a place that are few
+constexpr int64_t kWideRow = 32;        // channels of a place that are enough for vectors
+constexpr int64_t kStripGroups = 256;   // of a sample, that are rows of one problem
+constexpr int64_t kMinStripTiles = 8;   // of a block, beside which its tables are small
 constexpr size_t kMaxParts = 5;
 
 /// A tensor of x's shape, or with a channel stride of 0 a statistic, as an operand of rows.
@@ -30,12 +35,27 @@ struct Part {
   const int64_t* place_stride;  // null: of a statistic
 };
 
-/// views: all that there are of x's shape.
+/// Whether the sets are arrays in memory, or the planes of their channels are.
+bool has_arrays(const ChannelGeometry& g, const ChannelView& view) {
+  if (g.places == 1) return view.channel_stride == 1;
+  return g.place_ndim == 1 && view.place_stride[0] == 1;
+}
+
+/// Elements of a small set. views: all that there are of x's shape.
+int64_t small_set(const ChannelGeometry& g, std::initializer_list<const ChannelView*> views) {
+  const bool arrays =
+      std::all_of(views.begin(), views.end(), [&](const ChannelView* view) { return has_arrays(g, *view); });
+  const bool wide_rows = g.channels >= kNarrowRow && goes_by_rows(g, views);
+  if (arrays || wide_rows || g.places > kStridedPlaces) return g.groups <= kFewGroups ? kSmallSet : kTinySet;
+  return g.places == 1 ? kStridedRow : kStridedSet;
+}
+
+/// views: as there.
 bool has_small_sets(const ChannelProblem& p, std::initializer_list<const ChannelView*> views) {
   const ChannelGeometry& g = p.geometry;
   if (p.set != ChannelSet::group || has_no_elements(g) || g.place_ndim >= kMaxDims) return false;
   if (g.places > 1 && g.channels >= kWideRow && goes_by_rows(g, views)) return false;
-  return g.channels / g.groups * g.places <= (g.groups <= kFewGroups ? kSmallSet : kTinySet);
+  return g.channels / g.groups * g.places <= small_set(g, views);
 }
 
 /// Merges the dimensions of more than one index, so many of each part's strides.

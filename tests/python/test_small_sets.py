@@ -9,7 +9,7 @@ from activation_cases import KINDS, Kind
 from channel_cases import Problem
 from channel_checks import check
 from devices import Device
-from layouts import channels_last, contiguous, every_second_column, every_second_row, offset_by_one
+from layouts import channels_last, contiguous, every_second_column, every_second_row, offset_by_one, transposed
 
 # (shape, groups): sets of 2 to 8191 elements, some whole packs; one group, or more than a block has.
 GROUPS = [
@@ -94,3 +94,31 @@ def test_means_far_from_zero(device: Device, mean: float, shape: tuple[int, ...]
 
 def test_columns_apart(device: Device) -> None:
     check(device, Problem("group_norm", (700, 12), num_groups=3), every_second_column, contiguous)
+
+
+@each_dtype
+@pytest.mark.parametrize(
+    ("shape", "groups"),
+    [
+        ((230, 71, 1), 1),
+        ((40, 1024, 1), 1),
+        ((40, 1025), 1),
+        ((90, 600), 3),
+        ((270, 2, 7, 7), 1),
+        ((100, 4, 8, 8), 1),
+        ((100, 4, 8, 8), 4),
+        ((30, 5, 8, 8), 1),
+        ((30, 7, 5, 13), 7),
+        ((60, 9, 3, 5), 3),
+        ((7, 24, 5, 5), 4),
+    ],
+    ids=str,
+)
+def test_elements_apart(device: Device, dtype: str, shape: tuple[int, ...], groups: int) -> None:
+    """Sets whose planes and rows are no arrays, or short ones, are small up to some hundred elements."""
+    layouts = [channels_last, transposed, every_second_column]
+    for activation in (None, Kind("silu")):
+        problem = Problem("group_norm", shape, dtype, num_groups=groups, activation=activation)
+        for layout in layouts:
+            check(device, problem, layout, layout)
+            check(device, problem, contiguous, layout)
