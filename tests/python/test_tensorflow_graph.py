@@ -146,6 +146,40 @@ def test_second_derivatives_are_refused(case: Case) -> None:
             function(*tensors)
 
 
+@pytest.mark.parametrize("wrap", [lambda function: function, tf.function], ids=["eager", "graph"])
+@pytest.mark.parametrize(
+    ("ours", "count"),
+    [
+        (lambda x: nt.sigmoid(x), 1),
+        (lambda x, bias: nt.tanh(x, bias=bias), 2),
+        (lambda x, bias: nt.relu(x, bias=bias), 2),
+        (lambda x, residual: nt.rms_norm(x, residual=residual), 2),
+        (lambda x, residual: nt.layer_norm(x, residual=residual), 2),
+        (lambda x, addend: nt.batch_norm(x, addend=addend, training=True, activation="relu"), 2),
+    ],
+    ids=["sigmoid", "tanh", "relu", "rms_norm", "layer_norm", "batch_norm"],
+)
+def test_second_derivatives_are_refused_where_an_output_is_kept(wrap: Any, ours: Any, count: int) -> None:
+    """Of each input alone: only by way of the output is it known that the gradient depends on it."""
+    tensors = [tf.constant([[0.5, -1.0], [2.0, 1.0]]), tf.constant([[1.5, 0.5], [-2.0, 1.0]])][:count]
+    if count == 2 and "bias" in ours.__code__.co_varnames:
+        tensors[1] = tensors[1][0]
+
+    @wrap
+    def twice(place: int, *given: Any) -> Any:
+        with tf.GradientTape() as outer:
+            outer.watch(given[place])
+            with tf.GradientTape() as inner:
+                inner.watch(given)
+                total = loss(ours(*given))
+            slope = tf.reduce_sum(inner.gradient(total, given[0]) ** 2)
+        return outer.gradient(slope, given[place])
+
+    for place in range(count):
+        with pytest.raises(NotImplementedError, match=r"normact\.tensorflow: \w+ was differentiated twice"):
+            twice(place, *tensors)
+
+
 def test_forward_mode_is_refused() -> None:
     with pytest.raises(NotImplementedError, match="differentiated twice"):
         with tf.autodiff.ForwardAccumulator(X, tf.ones_like(X)) as accumulator:

@@ -91,6 +91,8 @@ def _differentiable(op: Op, run: Any, tensors: Tensors, options: Options, wanted
     """The forward with its gradient. Custom gradients have no None among their arguments."""
     inputs, rest = tensors[: op.differentiable], tensors[op.differentiable :]
     states: list[Any] = []
+    made: list[Any] = []  # all outputs
+    saved: list[Any] = []
 
     @tf.custom_gradient
     def forward(*values: Any) -> Any:
@@ -98,13 +100,14 @@ def _differentiable(op: Op, run: Any, tensors: Tensors, options: Options, wanted
         outputs = run(lambda eager: op.forward(eager, options, True), given, lambda: op.empty(given, options))
         if op.states:
             states.extend(outputs[-sum(state is not None for state in given[-op.states :]) :])
-        saved = op.saves(given, outputs, options)
+        made.extend(outputs)
+        saved.extend(op.saves(given, outputs, options))
         specs = tuple(like(each) for each, want in zip(given, wanted) if want)
 
         def backward(*grads: Any) -> list[Any]:
             seeds = tuple(_seed(grad, output) for grad, output in zip(grads, outputs))
             here = _direct if tf.executing_eagerly() else _traced  # a jacobian traces the gradient of an eager call
-            found = iter(_gradients(op, here, seeds, saved, options, wanted, specs))
+            found = iter(_gradients(op, here, seeds, tuple(saved), options, wanted, specs))
             each = [next(found) if want else None for want in wanted]
             return [gradient for gradient, tensor in zip(each, inputs, strict=True) if tensor is not None]
 
@@ -112,6 +115,10 @@ def _differentiable(op: Op, run: Any, tensors: Tensors, options: Options, wanted
         return outputs[0] if op.returned == 1 else tuple(outputs[: op.returned]), backward
 
     found = forward(*(tensor for tensor in inputs if tensor is not None))
+    # An output is kept as the caller has it. Of the one made inside no tape knows that it comes of the inputs: it would
+    # take a gradient that is computed of that for a constant.
+    made[: op.returned] = (found,) if op.returned == 1 else found
+    saved[:] = op.saves(tensors, tuple(made), options)
     return (found, *states) if op.returned == 1 else (*found, *states)
 
 
