@@ -43,6 +43,9 @@ NNX = [
     ("InstanceNorm", {}),
     ("BatchNorm", {"momentum": 0.8}),
     ("BatchNorm", {"use_running_average": True}),
+    ("BatchNorm", {"use_scale": False, "use_bias": False}),
+    ("BatchNorm", {"use_scale": False, "use_bias": False, "use_running_average": True}),
+    ("BatchNorm", {"param_dtype": jnp.bfloat16}),
 ]
 DTYPES = [(None, "float32"), (None, "bfloat16"), ("bfloat16", "float32")]
 every_dtype = pytest.mark.parametrize(("dtype", "input_dtype"), DTYPES)
@@ -90,6 +93,24 @@ def test_nnx(name: str, options: dict[str, Any], dtype: Any, input_dtype: str) -
     else:
         assert_close(found, want)
     assert_close(nnx.to_pure_dict(nnx.state(ours)), nnx.to_pure_dict(nnx.state(theirs)))
+
+
+@pytest.mark.parametrize("shape", [(0, 6, 8), (4, 0, 8), (0, 0, 8)])
+@pytest.mark.parametrize("axes", [None, (-1,), (-2, -1), (0, 1, 2)])
+def test_group_norm_of_nothing(shape: tuple[int, ...], axes: Any) -> None:
+    x, options = jnp.zeros(shape), {"num_groups": 4, "reduction_axes": axes}
+    assert nn.GroupNorm(8, rngs=nnx.Rngs(0), **options)(x).shape == shape
+    assert nl.GroupNorm(**options).init_with_output(jax.random.key(0), x)[0].shape == shape
+
+
+@pytest.mark.parametrize("axes", [None, (0,)])
+def test_group_norm_of_one_sample(axes: Any) -> None:
+    """Linen's of one axis; Flax's nnx refuses it."""
+    x, options = X[0, 0, 0], {"num_groups": 4, "reduction_axes": axes}
+    found, want = (m.GroupNorm(**options).init_with_output(jax.random.key(0), x) for m in (nl, linen))
+    assert_close(found, want)
+    with pytest.raises(ValueError, match=r"^group_norm: x has 1 dimensions; expected at least 2"):
+        nn.GroupNorm(8, num_groups=4, rngs=nnx.Rngs(0))(x)
 
 
 @pytest.mark.parametrize("name", ["LayerNorm", "BatchNorm"])

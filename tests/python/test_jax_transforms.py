@@ -209,6 +209,13 @@ W = np.ones(4, np.float32)
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: wrong.layer_norm([1.0]), TypeError, r"^layer_norm: x is of type builtins\.list; expected a jax\.Array"),
     (lambda: wrong.layer_norm(X.astype(int)), TypeError, r"^layer_norm: x has dtype int64; expected float64, float32"),
+    (lambda: wrong.layer_norm(X.astype(str)), TypeError, r"^layer_norm: x has dtype <U32; expected float64, float32"),
+    (lambda: wrong.gelu(X, bias=W.astype(object)), TypeError, r"^gelu: bias has dtype object; expected float64"),
+    (
+        lambda: wrong.batch_norm(X, training=True, axis_name=1),
+        TypeError,
+        r"^batch_norm: axis_name is of type int; expected a str or a tuple of them",
+    ),
     (lambda: wrong.layer_norm(X, W[:2]), ValueError, r"^layer_norm: weight has shape \(2,\); expected \(4,\)"),
     (lambda: wrong.layer_norm(X, bias=W.astype("f2")), TypeError, r"bias has dtype float16; expected float32"),
     (lambda: wrong.rms_norm(X, axis=3), ValueError, r"^rms_norm: axis is 3 and x has 3 dimensions; expected one of -3"),

@@ -289,7 +289,11 @@ def _with_statistics(found: tuple[Any, ...]) -> Any:
 def _axes(function: str, axis_name: Any) -> tuple[str, ...]:
     if axis_name is None:
         return ()
-    names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+    try:
+        names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+    except TypeError:
+        kind = type(axis_name).__name__
+        raise TypeError(f"{function}: axis_name is of type {kind}; expected a str or a tuple of them") from None
     try:
         lax.axis_index(names)
     except NameError:

@@ -21,15 +21,22 @@ def array(function: str, name: str, value: Any) -> Any:
     """An array of JAX's. TypeError for what is none, or has a dtype that is not supported."""
     if not isinstance(value, jax.Array):
         if isinstance(value, (np.ndarray, np.generic)):
-            value = jnp.asarray(value)
+            try:
+                value = jnp.asarray(value)
+            except (TypeError, ValueError):  # of strings or objects
+                raise _wrong_dtype(function, name, value) from None
         elif hasattr(value, "__jax_array__"):
             value = value.__jax_array__()
         else:
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
             raise TypeError(f"{function}: {name} is of type {kind}; expected a jax.Array")
     if value.dtype not in _DTYPES:
-        raise TypeError(f"{function}: {name} has dtype {value.dtype}; expected float64, float32, float16 or bfloat16")
+        raise _wrong_dtype(function, name, value)
     return value
+
+
+def _wrong_dtype(function: str, name: str, value: Any) -> TypeError:
+    return TypeError(f"{function}: {name} has dtype {value.dtype}; expected float64, float32, float16 or bfloat16")
 
 
 def twin(function: str, name: str, value: Any, x: Any, like: str = "x", *, stream: bool = False) -> Any:

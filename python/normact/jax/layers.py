@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -100,7 +101,7 @@ def group(
         if reduced != tuple(range(first, x.ndim)):
             raise ValueError(f"GroupNorm: reduction_axes is {reduction_axes}; expected the last axes of the input")
     x, scale, bias = matched(x, scale, bias, dtype)
-    x = x.reshape(-1, *shape[first:]) if first != 1 else x
+    x = x.reshape(math.prod(shape[:first]), *shape[first:]) if first != 1 else x
     axis = channel_axis if channel_axis < 0 else channel_axis - len(shape)
     y = group_norm(x, num_groups, scale, bias, channel_axis=axis, eps=epsilon, activation=activation, alpha=alpha)
     return y.reshape(shape).astype(dtype)

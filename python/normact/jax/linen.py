@@ -103,7 +103,8 @@ class GroupNorm(linen.GroupNorm):
             raise ValueError(f"GroupNorm: group_size is {self.group_size}; expected a divisor of {x.shape[-1]}")
         groups = x.shape[-1] // self.group_size if self.group_size is not None else self.num_groups or 0
         scale, bias = _parameters(self, (x.shape[-1],), self.use_bias)
-        options = (self.reduction_axes, self.epsilon, _dtype(self, x, scale, bias), self.activation, self.alpha)
+        axes = (-1,) if self.reduction_axes is None and x.ndim == 1 else self.reduction_axes  # one sample
+        options = (axes, self.epsilon, _dtype(self, x, scale, bias), self.activation, self.alpha)
         return layers.group(x, scale, bias, groups, -1, *options)
 
 

@@ -102,7 +102,8 @@ class BatchNorm(_Activated, nnx.BatchNorm):
         inference = self.use_running_average if use_running_average is None else use_running_average
         if inference is None:
             raise ValueError("BatchNorm: use_running_average is None here and in the constructor; expected a bool")
-        x, scale, bias = _promoted(self, jnp.asarray(x), _value(self.scale), _value(self.bias))
+        arrays = (jnp.asarray(x), _value(self.scale), _value(self.bias), self.mean[...], self.var[...])
+        x, scale, bias, *_ = _promoted(self, *arrays)
         axis = layers.single_axis("BatchNorm", "axis", self.axis, x.ndim)
         options = (axis, self.epsilon, x.dtype, self.activation, self.alpha)
         if inference:
