@@ -55,7 +55,7 @@ def gated(
     alpha, beta, threshold : float, optional
         Of the kind, as in `activation`.
     limit : float, optional
-        Bounds the gate from above and up on both sides; None or infinity for no bound. gpt-oss is
+        Bounds the gate from above and up on both sides; None, 0 or infinity for no bound. gpt-oss is
         ``gated(x, None, "quick_gelu", layout="interleaved", limit=7.0, up_offset=1.0)``.
     up_offset : float
         Added to up after its bound.

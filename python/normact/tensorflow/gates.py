@@ -53,7 +53,7 @@ def gated(
     alpha, beta, threshold : float, optional
         Of the kind, as in `activation`.
     limit : float, optional
-        Bounds the gate from above and up on both sides.
+        Bounds the gate from above and up on both sides; None, 0 or infinity for no bound.
     up_offset : float
         Added to up after its bound. gpt-oss has "quick_gelu", "interleaved", 7.0 and 1.0.
 
