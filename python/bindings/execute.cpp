@@ -18,6 +18,11 @@ double number(nb::handle object, const char* name, const Call& call) {
 int64_t integer(nb::handle object, const char* name, const char* expected, const Call& call) {
   const Py_ssize_t value = PyNumber_AsSsize_t(object.ptr(), PyExc_ValueError);
   if (value == -1 && PyErr_Occurred()) {
+    const bool is_large = PyErr_ExceptionMatches(PyExc_ValueError) != 0;
+    PyErr_Clear();
+    if (is_large) {
+      raise(PyExc_ValueError, call.function, ": ", name, " is ", nb::repr(object).c_str(), "; expected one of 64 bits");
+    }
     raise(PyExc_TypeError, call.function, ": ", name, " is of type ", type_name(object.ptr()), "; expected ", expected);
   }
   return value;

@@ -60,12 +60,13 @@ def size_along(x: Any, axis: Any) -> int:
         return 0
 
 
-def _count(number: Any) -> int:
-    """The number of groups; of a wrong one 0, as the library refuses it."""
+def _count(number: Any, channels: int) -> int:
+    """The number of groups; of a wrong one 0, as the library refuses it: no statistics are made for it before."""
     try:
-        return max(operator.index(number), 0)
+        groups = operator.index(number)
     except TypeError:
         return 0
+    return groups if groups > 0 and channels % groups == 0 else 0
 
 
 _INSTEAD = {
@@ -216,7 +217,7 @@ def group_forward(
         y = out if family is None else family.empty_like(x)
         _core.group_norm_forward(function, *arrays, y, None, None, *options, handle, out is None)
         return y if family is None or not family.hands_over else family.hand_over(y, x)
-    shape = (size_along(x, 0), _count(num_groups)) if return_stats else ()
+    shape = (size_along(x, 0), _count(num_groups, size_along(x, channel_axis))) if return_stats else ()
     likes = x, *statistics(shape, return_stats)
     done = y, mean, rstd = _core.outputs(function, out, _GROUP_OUTPUTS, likes, None)
     rstd = JOINED if return_stats is JOINED else rstd

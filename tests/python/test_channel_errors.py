@@ -104,6 +104,8 @@ def test_batch_norm(options: dict[str, Any], error: type[Exception], match: str)
     [
         *COMMON,
         ({"num_groups": 2}, ValueError, "num_groups is 2; expected a divisor of 3"),
+        ({"num_groups": 10**13, "return_stats": True}, ValueError, "num_groups is 10000000000000; expected a divisor"),
+        ({"num_groups": 10**30}, ValueError, "num_groups is 10+; expected one of 64 bits"),
         ({"num_groups": 0}, ValueError, "num_groups is 0; expected at least 1"),
         ({"num_groups": -1}, ValueError, "num_groups is -1; expected at least 1"),
         ({"num_groups": 1.5}, TypeError, "num_groups is of type float; expected an int"),

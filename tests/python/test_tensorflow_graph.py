@@ -222,6 +222,8 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     "kind": (lambda: nt.activation(X, "gulu"), ValueError, "activation: kind is 'gulu'; expected one of"),
     "axis": (lambda: nt.swiglu(X, axis=2), ValueError, "swiglu: axis is 2; expected an axis of gate"),
     "groups": (lambda: nt.group_norm(X, 4), ValueError, "group_norm: num_groups is 4"),
+    "many groups": (lambda: nt.group_norm(X, 10**13), ValueError, "group_norm: num_groups is 10000000000000; expected"),
+    "too many groups": (lambda: nt.group_norm(X, 10**30), ValueError, "group_norm: num_groups is 10+; expected"),
     "alone": (lambda: nt.batch_norm(X[:1], training=True), ValueError, "batch_norm: "),
     "bias": (lambda: nt.gated(X, X, bias=X[0]), TypeError, r"gated: bias is of type \S+; expected a pair"),
     "running": (lambda: nt.batch_norm(X, running_mean=X[0]), ValueError, "batch_norm: running_"),
@@ -233,6 +235,9 @@ def test_wrong_arguments(name: str) -> None:
     """Found by the library; when a graph runs, TensorFlow makes an error of its own of that, which says the same."""
     function, error, match = WRONG[name]
     with pytest.raises(error, match=match):
+        function()
+    with tf.GradientTape() as tape, pytest.raises(error, match=match):
+        tape.watch(X)
         function()
     with pytest.raises((error, tf.errors.InvalidArgumentError), match=match):
         tf.function(function)()

@@ -283,6 +283,8 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     (lambda x: nt.silu(x.int()), TypeError, r"silu: x .*int32.*expected"),
     (lambda x: nt.silu(x.to(torch.float8_e4m3fn)), TypeError, r"silu: x .*expected"),
     (lambda x: nt.group_norm(x, 3), ValueError, r"group_norm: num_groups is 3.*expected"),
+    (lambda x: nt.group_norm(x, 10**13), ValueError, r"group_norm: num_groups is 10000000000000; expected a divisor"),
+    (lambda x: nt.group_norm(x, 10**30), ValueError, r"group_norm: num_groups is 10+; expected one of 64 bits"),
     (lambda x: nt.batch_norm(x[:1], None, None, training=True), ValueError, r"batch_norm: .*expected"),
     (lambda x: nt.batch_norm(x, None, None), ValueError, r"batch_norm: running_mean .*expected"),
     (lambda x: _sync(x, None, None), RuntimeError, r"sync_batch_norm: torch.distributed is not init"),
