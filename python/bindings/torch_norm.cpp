@@ -85,8 +85,8 @@ struct NormBackward {
   nb::tuple places;  // of each input that of its gradient among the results, from 1 on; 0: it has none
   nb::callable wanted_of;
   nb::callable others;
-  nb::callable refuse;  // raises what is to be said of gradients that the library takes for no tensors
-  nb::dict wanted;      // by which inputs need a gradient
+  nb::callable resolved;  // of gradients that were refused: what is taken in their place, or None; or it raises
+  nb::dict wanted;        // by which inputs need a gradient
 
   nb::object run(nb::handle ctx, const nb::args& grads) const {
     static PyObject* const needs_input_grad = PyUnicode_InternFromString("needs_input_grad");
@@ -100,8 +100,10 @@ struct NormBackward {
     try {
       return placed(norm.gradients(grads, saved, options, wanted_for(needs)));
     } catch (nb::python_error& error) {
-      if (error.matches(PyExc_TypeError)) refuse(*grads);
-      throw;
+      if (!error.matches(PyExc_TypeError) && !error.matches(PyExc_ValueError)) throw;
+      const nb::object again = resolved(*grads);
+      if (again.is_none()) throw;
+      return placed(norm.gradients(again, saved, options, wanted_for(needs)));
     }
   }
 
@@ -171,9 +173,9 @@ nb::callable make(int kind, bool residual) {
 }
 
 nb::callable make_backward(int kind, bool residual, nb::tuple places, nb::callable wanted, nb::callable others,
-                           nb::callable refuse) {
-  const NormBackward backward{{kind, residual},  std::move(places), std::move(wanted),
-                              std::move(others), std::move(refuse), {}};
+                           nb::callable resolved) {
+  const NormBackward backward{{kind, residual},  std::move(places),   std::move(wanted),
+                              std::move(others), std::move(resolved), {}};
   return nb::borrow<nb::callable>(nb::cpp_function(
       [backward](nb::handle ctx, const nb::args& grads) { return backward.run(ctx, grads); }, nb::is_method()));
 }
@@ -184,7 +186,7 @@ void bind_torch_norm(nb::module_& module) {
   module.def("torch_norm_direct", &make<direct>, nb::arg("kind"), nb::arg("residual"));
   module.def("torch_norm_forward", &make<forward>, nb::arg("kind"), nb::arg("residual"));
   module.def("torch_norm_backward", &make_backward, nb::arg("kind"), nb::arg("residual"), nb::arg("places"),
-             nb::arg("wanted"), nb::arg("others"), nb::arg("refuse"));
+             nb::arg("wanted"), nb::arg("others"), nb::arg("resolved"));
 }
 
 }  // namespace normact::python

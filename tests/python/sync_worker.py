@@ -88,7 +88,17 @@ def twice() -> None:
         raise AssertionError("differentiated twice")
 
 
-CHECKS = {"batch_norm": batch_norm, "twice": twice}
+def negated() -> None:
+    """A gradient that is negated lazily, as that of an imaginary part under a conjugate."""
+    norm, seed = nt.SyncBatchNorm(2), torch.randn(3, 2)
+    x = torch.randn(3, 2, requires_grad=True)
+    y = norm(x)
+    lazy = torch.complex(torch.zeros_like(seed), -seed).conj().imag
+    found, want = (torch.autograd.grad(y, x, each, retain_graph=True)[0] for each in (lazy, seed))
+    assert torch.equal(found, want)
+
+
+CHECKS = {"batch_norm": batch_norm, "twice": twice, "negated": negated}
 
 if __name__ == "__main__":
     ranks.main(CHECKS)

@@ -60,6 +60,20 @@ def test_func_vmap_is_one_call() -> None:
     assert torch.equal(y, nt.rms_norm(total, 4, w, eps=None))
 
 
+@pytest.mark.parametrize("make_graph", [False, True])
+@few_cases
+def test_gradients_that_negate_lazily(case: Case, make_graph: bool) -> None:
+    """As that of an imaginary part under a conjugate does."""
+    tensors = case.tensors()
+    found = outputs(case.ours(*tensors))
+    seeds = [torch.randn_like(y) for y in found]
+    lazy = [torch.complex(torch.zeros_like(seed), -seed).conj().imag for seed in seeds]
+    assert all(seed.is_neg() for seed in lazy)
+    want = torch.autograd.grad(found, tensors, seeds, retain_graph=True)
+    for grads in zip(torch.autograd.grad(found, tensors, lazy, create_graph=make_graph), want, strict=True):
+        assert torch.equal(*grads)
+
+
 @few_cases
 def test_differentiated_twice(case: Case) -> None:
     """Create_graph itself is right; a gradient of the gradient is refused with a sentence."""

@@ -83,7 +83,7 @@ def _backward(op: Op, backward_op: Any, once: Any, plain: bool) -> Any:
     Of `plain` tensors, where nothing watches, memory is worked on directly; their options are one tuple.
     """
     run, returned, count = op.backward, op.returned, 1 if plain else len(op.options)
-    refuse = _batched_refuser(op)
+    resolved = _resolver(op)
     is_plain, mean = _core.torch_is_plain, op.saved.index("mean") if "mean" in op.saved else None
     placed = operator.itemgetter(*_places(op, count))
     wanted_of: dict[tuple[bool, ...], Wanted] = {}
@@ -102,9 +102,11 @@ def _backward(op: Op, backward_op: Any, once: Any, plain: bool) -> Any:
         if plain and not is_compiling() and not is_grad_enabled() and is_plain():
             try:
                 found = run(grads, saved, options, wanted)
-            except TypeError:
-                refuse(*grads)
-                raise
+            except (TypeError, ValueError):
+                again = resolved(*grads)
+                if again is None:
+                    raise
+                found = run(again, saved, options, wanted)
         else:
             if mean is not None and saved[mean + 1] is None:  # joined by _eager
                 saved = (*saved[:mean], *saved[mean].unbind(), *saved[mean + 2 :])
@@ -132,12 +134,21 @@ def _places(op: Op, options: int) -> tuple[int, ...]:
     return *(0 if place is None else place + 1 for place in op.gradient_of), *(0,) * options
 
 
-def _batched_refuser(op: Op) -> Any:
-    def refuse(*grads: Any) -> None:
-        if any(grad is not None and is_legacy_batchedtensor(grad) for grad in grads):
-            raise batched_refusal(op.name) from None
+def _resolver(op: Op) -> Any:
+    """A function of the gradients that the library has refused; others do not pay for it.
 
-    return refuse
+    It returns them as the library takes them, or None if they have nothing that can be helped.
+    """
+
+    def resolved(*grads: Any) -> Any:
+        there = [grad for grad in grads if grad is not None]
+        if any(is_legacy_batchedtensor(grad) for grad in there):
+            raise batched_refusal(op.name) from None
+        if not any(grad.is_neg() for grad in there):  # as that of an imaginary part may be
+            return None
+        return tuple(None if grad is None else grad.resolve_neg() for grad in grads)
+
+    return resolved
 
 
 def _recorded(op: Op) -> Any:
@@ -167,7 +178,7 @@ def _eager(op: Op, backward: Any) -> Any:
     quick = op.quick
     made = _function(f"Normact_{op.name}", forward=quick.forward if quick else _recorded(op), backward=backward)
     if quick:
-        made._backward_cls.apply = quick.backward(_places(op, 1), op.wanted, backward, _batched_refuser(op))
+        made._backward_cls.apply = quick.backward(_places(op, 1), op.wanted, backward, _resolver(op))
     else:
         made._backward_cls.apply = backward
     base: Any = super(torch.autograd.Function, made)

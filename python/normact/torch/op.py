@@ -25,9 +25,9 @@ class Quick(NamedTuple):
     direct: Callable[..., Any]
     #: (ctx, *tensors, options) -> what the caller gets: the autograd function's forward.
     forward: Callable[..., Any]
-    #: (places, wanted, others, refuse) -> a method of ctx, (*grads) -> a gradient or None for each argument. places: of
-    #: each argument that of its gradient, from 1 on, or 0; wanted: `Op.wanted`; others: the backward that it falls back
-    #: on; refuse: (*grads), raises what is to be said of gradients that are not understood.
+    #: (places, wanted, others, resolved) -> a method of ctx, (*grads) -> a gradient or None for each argument. places:
+    #: of each argument that of its gradient, from 1 on, or 0; wanted: `Op.wanted`; others: the backward that it falls
+    #: back on; resolved: (*grads), of gradients that are refused those that are not, or None, or it raises an error.
     backward: Callable[..., Any]
 
 

@@ -71,6 +71,7 @@ class _Synchronised(torch.autograd.Function):
 
 def _gradients(ctx: Any, dy: Any) -> tuple[Any, ...]:
     """Those of x, addend, weight and bias; the last two are this process's own, as DDP averages them."""
+    dy = dy.resolve_neg()
     x, weight, bias, mean, rstd, count, addend, y = ctx.saved_tensors
     inputs = {"mean": mean, "rstd": rstd, "addend": addend, "y": y, **ctx.act}
     sums = parts.batch_norm_reduce(dy, x, weight, bias, **inputs)
