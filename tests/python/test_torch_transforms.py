@@ -60,6 +60,34 @@ def test_func_vmap_is_one_call() -> None:
     assert torch.equal(y, nt.rms_norm(total, 4, w, eps=None))
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize(
+    ("ours", "shapes"),
+    [
+        (nt.gelu, [(3, 4)]),
+        (lambda x, w: nt.layer_norm(x, 4, w), [(3, 4), (4,)]),
+        (lambda x, r, w: nt.rms_norm(x, 4, w, residual=r), [(3, 4), (3, 4), (4,)]),
+        (lambda x: nt.group_norm(x, 2), [(3, 4)]),
+        (lambda x, mean, var: nt.batch_norm(x, mean, var, training=True), [(3, 4), (4,), (4,)]),
+    ],
+    ids=["gelu", "layer_norm", "rms_norm", "group_norm", "batch_norm"],
+)
+def test_func_vmap_over_none(ours: Any, shapes: list[tuple[int, ...]], dim: int) -> None:
+    """The results of an empty batch have the shapes and dtypes of those of others."""
+    one = [torch.ones(shape).bfloat16() if shape == (3, 4) else torch.ones(shape) for shape in shapes]
+    want = outputs(ours(*one))
+    none = [tensor.new_empty((*tensor.shape[:dim], 0, *tensor.shape[dim:])) for tensor in one]
+    found = outputs(torch.vmap(ours, in_dims=dim)(*none))
+    assert [(y.shape, y.dtype) for y in found] == [((0, *y.shape), y.dtype) for y in want]
+
+
+def test_func_gradients_of_none() -> None:
+    x, w = torch.randn(3, 4), torch.randn(4)
+    assert torch.func.jacrev(lambda x: nt.gelu(x)[:0])(x).shape == (0, 4, 3, 4)
+    each = torch.vmap(torch.func.grad(lambda w, x: nt.layer_norm(x, 4, w).sum()), (None, 0))
+    assert each(w, x.new_empty(0, 3, 4)).shape == (0, 4)
+
+
 @pytest.mark.parametrize("make_graph", [False, True])
 @few_cases
 def test_gradients_that_negate_lazily(case: Case, make_graph: bool) -> None:

@@ -215,17 +215,24 @@ def _function(name: str, **methods: Any) -> Any:
 
 
 def loop_rule(call: Any) -> Any:
-    """A vmap that is one call for each member of the batch: right for everything, such as gradients per sample."""
+    """A vmap that is one call for each member of the batch: right for everything, such as gradients per sample.
+
+    For a batch of none it is one call with zeros, which shows what the results look like.
+    """
 
     def rule(info: Any, in_dims: Any, *args: Any) -> tuple[Any, Any]:
-        rows = [
-            call(*(arg.select(dim, i) if isinstance(dim, int) else arg for arg, dim in zip(args, in_dims)))
-            for i in range(info.batch_size)
-        ]
+        size = info.batch_size
+
+        def member(arg: Any, dim: Any, i: int) -> Any:
+            if not isinstance(dim, int):
+                return arg
+            return arg.select(dim, i) if size else arg.sum(dim, dtype=arg.dtype)
+
+        rows = [call(*(member(arg, dim, i) for arg, dim in zip(args, in_dims))) for i in range(max(size, 1))]
         if isinstance(rows[0], torch.Tensor):
-            return torch.stack(rows), 0
+            return torch.stack(rows)[:size], 0
         kind = type(rows[0])
-        stacked = kind(torch.stack(parts) for parts in zip(*rows))
+        stacked = kind(torch.stack(parts)[:size] for parts in zip(*rows))
         return stacked, kind(0 for _ in stacked)
 
     return rule
