@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -154,8 +156,19 @@ def test_saved_tensors_are_unpacked_once(name: str) -> None:
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
 def test_nested_tensors_are_refused(layout: torch.layout) -> None:
     x = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)], layout=layout)
-    with pytest.raises(TypeError, match=r"^layer_norm: (input|x) is a nested tensor; expected a dense one"):
-        nt.layer_norm(x, 4)
+    w = torch.ones(4)
+    calls: list[Any] = [
+        lambda x: nt.layer_norm(x, 4),
+        lambda x: nt.gelu(x, bias=w),
+        nt.swiglu,
+        lambda x: nt.geglu(x, x),
+        lambda x: nt.group_norm(x, 2),
+        nt.instance_norm,
+        lambda x: nt.batch_norm(x, w, w),
+    ]
+    for call, grad in itertools.product(calls, (False, True)):
+        with pytest.raises(TypeError, match=r"^\w+: (input|x|gate) is a nested tensor; expected a dense one"):
+            call(x.detach().requires_grad_(grad))
 
 
 def test_forward_mode_is_refused() -> None:
@@ -322,11 +335,27 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     (lambda x: nt.silu(x, bias=x[0], dim=2), ValueError, r"silu: dim is 2 and input is 2-D; expected one of -2 to 1"),
     (lambda x: nt.gated(x, bias=(x, x)), TypeError, r"gated: bias is a tuple; expected one array, packed like gate"),
     (lambda x: nt.swiglu(x, x, bias=x), TypeError, r"swiglu: bias is of type Tensor; expected a pair"),
+    (lambda x: nt.gelu(x, bias=x[0], dim="1"), TypeError, r"gelu: dim is of type str; expected an int"),
+    (lambda x: nt.swiglu(x, dim=None), TypeError, r"swiglu: dim is of type NoneType; expected an int"),
+    (lambda x: nt.geglu(x, dim=[1]), TypeError, r"geglu: dim is of type list; expected an int"),
+    (lambda x: nt.activation(x, ["relu"]), ValueError, r"activation: kind is \['relu'\]; expected one of"),
+    (lambda x: nt.layer_norm(x, None), TypeError, r"layer_norm: normalized_shape is of type NoneType; expected an int"),
+    (lambda x: nt.rms_norm(x, 4.0), TypeError, r"rms_norm: normalized_shape is of type float; expected an int or a"),
     (lambda x: nt.silu(x.int()), TypeError, r"silu: x .*int32.*expected"),
     (lambda x: nt.silu(x.to(torch.float8_e4m3fn)), TypeError, r"silu: x .*expected"),
     (lambda x: nt.group_norm(x, 3), ValueError, r"group_norm: num_groups is 3.*expected"),
     (lambda x: nt.group_norm(x, 10**13), ValueError, r"group_norm: num_groups is 10000000000000; expected a divisor"),
     (lambda x: nt.group_norm(x, 10**30), ValueError, r"group_norm: num_groups is 10+; expected one of 64 bits"),
+    (
+        lambda x: nt.batch_norm(x, np.zeros(4, "f4"), x[0].detach()),
+        TypeError,
+        r"batch_norm: running_mean is of type numpy\.ndarray; expected a torch\.Tensor",
+    ),
+    (
+        lambda x: nt.instance_norm(x[..., None], x[0].detach(), [1.0] * 4),
+        TypeError,
+        r"instance_norm: running_var is of type builtins\.list; expected a torch\.Tensor",
+    ),
     (lambda x: nt.batch_norm(x[:1], None, None, training=True), ValueError, r"batch_norm: .*expected"),
     (lambda x: nt.batch_norm(x, None, None), ValueError, r"batch_norm: running_mean .*expected"),
     (lambda x: _sync(x, None, None), RuntimeError, r"sync_batch_norm: torch.distributed is not init"),

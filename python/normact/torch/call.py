@@ -38,7 +38,11 @@ def call(calls: Calls, tensors: Tensors, options: Options) -> Any:
         sharding.register()
         inside = peek_interpreter_stack() is not None
         return _functional(calls, calls.transformed.apply if inside else calls.forward_op, tensors, options)
-    return (calls.eager if way == _RECORDED else calls.direct)(*tensors, options)
+    try:
+        return (calls.eager if way == _RECORDED else calls.direct)(*tensors, options)
+    except (TypeError, RuntimeError):
+        _check_tensors(op.name, op.tensors, tensors)  # a nested tensor may be a plain torch.Tensor
+        raise
 
 
 def _functional(calls: Calls, function: Any, tensors: Tensors, options: Options) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from normact.torch.call import call
+from normact.torch.call import call, nested
 from normact.torch.channel_ops import (
     BATCH_NORM,
     BATCH_NORM_ADD,
@@ -90,16 +90,20 @@ def instance_norm(
     >>> instance_norm(torch.tensor([[[1.0, 3.0], [10.0, 30.0]]]), eps=0.0).tolist()
     [[[-1.0, 1.0], [-1.0, 1.0]]]
     """
-    check_tensor("instance_norm", "input", input)
+    name = "instance_norm"
+    check_tensor(name, "input", input)
     tensors = matched((input, weight, bias))
     if not use_input_stats:
-        return call(BATCH_NORM, tensors + kept_in(input, running_mean, running_var), (False, eps, activation, alpha))
+        running = kept_in(name, input, running_mean, running_var)
+        return call(BATCH_NORM, tensors + running, (False, eps, activation, alpha))
+    if input.is_nested:  # before it is asked for its shape
+        raise nested(name, "input")
     if input.ndim < 2:
-        raise ValueError(f"instance_norm: input is {input.ndim}-D; expected at least 2 dimensions, (N, C, ...)")
+        raise ValueError(f"{name}: input is {input.ndim}-D; expected at least 2 dimensions, (N, C, ...)")
     options = (input.shape[1] or 1, eps, activation, alpha)
     if running_mean is None and running_var is None:
         return call(GROUP_NORM, tensors, options)
-    running = kept_in(input, running_mean, running_var)
+    running = kept_in(name, input, running_mean, running_var)
     y = call(INSTANCE_NORM_UPDATE, tensors + running, (*options, momentum))
     write_back((running_mean, running_var), running)
     return y
@@ -164,7 +168,7 @@ def batch_norm(
     [[0.0], [1.0]]
     """
     check_tensor("batch_norm", "input", input)
-    running = kept_in(input, running_mean, running_var)
+    running = kept_in("batch_norm", input, running_mean, running_var)
     if addend is None:
         tensors, plain, updating = matched((input, weight, bias)), BATCH_NORM, BATCH_NORM_UPDATE
     else:
@@ -177,13 +181,17 @@ def batch_norm(
     return y
 
 
-def kept_in(input: Any, mean: Any, variance: Any) -> tuple[Any, Any]:
+def kept_in(function: str, input: Any, mean: Any, variance: Any) -> tuple[Any, Any]:
     """Running statistics in the dtype that the library keeps them in: themselves, or copies."""
     dtype = statistic_dtype(input.dtype)
-    return (
-        mean if mean is None or mean.dtype is dtype else mean.to(dtype),
-        variance if variance is None or variance.dtype is dtype else variance.to(dtype),
-    )
+    return _kept(function, "running_mean", mean, dtype), _kept(function, "running_var", variance, dtype)
+
+
+def _kept(function: str, name: str, statistic: Any, dtype: Any) -> Any:
+    if statistic is None or getattr(statistic, "dtype", None) is dtype:
+        return statistic
+    check_tensor(function, name, statistic)
+    return statistic.to(dtype)
 
 
 def write_back(given: tuple[Any, ...], used: tuple[Any, ...]) -> None:

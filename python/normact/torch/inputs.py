@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -52,6 +53,11 @@ def matched(tensors: tuple[Any, ...], count: int = 1, *, mixed: bool = False) ->
 
 def negative(function: str, dim: int, name: str, tensor: torch.Tensor) -> int:
     """The dimension counted from the last, so that leading ones may be added. ValueError for a wrong one."""
+    if not isinstance(dim, int):
+        try:
+            dim = operator.index(dim)
+        except TypeError:
+            raise TypeError(f"{function}: dim is of type {type(dim).__name__}; expected an int") from None
     ndim = tensor.ndim
     if not -ndim <= dim < ndim:
         raise ValueError(f"{function}: dim is {dim} and {name} is {ndim}-D; expected one of -{ndim} to {ndim - 1}")

@@ -151,7 +151,12 @@ def trailing(function: str, input: Any, normalized_shape: int | Sequence[int]) -
     if type(normalized_shape) is tuple and len(normalized_shape) == 1 and sizes and sizes[-1] == normalized_shape[0]:
         return _LAST  # as nearly always
     sizes = tuple(sizes)  # a torch.Size takes four times as long to cut
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    try:
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    except TypeError:
+        kind = type(normalized_shape).__name__
+        message = f"{function}: normalized_shape is of type {kind}; expected an int or a sequence of ints"
+        raise TypeError(message) from None
     count = len(shape)
     if not count or sizes[-count:] != shape:
         raise ValueError(

@@ -23,7 +23,7 @@ def _dims(ndim: int, axis: int | None) -> list[int]:
 def _activation_forward(tensors: Tensors, options: Options, keep: bool | Joined) -> Tensors:
     x, bias = tensors
     kind, axis, alpha, beta, threshold = options
-    function = kind if kind in activation_calls.KINDS else "activation"
+    function = kind if isinstance(kind, str) and kind in activation_calls.KINDS else "activation"
     return (activation_calls.forward(function, kind, x, bias, axis, alpha, beta, threshold, False, None, None),)
 
 

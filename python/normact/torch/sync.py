@@ -143,7 +143,7 @@ def sync_batch_norm(
         )
     check_tensor("sync_batch_norm", "input", input)
     tensors = matched((input, addend, weight, bias), 2)
-    running = kept_in(input, running_mean, running_var)
+    running = kept_in("sync_batch_norm", input, running_mean, running_var)
     states = (*running, num_batches_tracked)
     y = _Synchronised.apply(*tensors, states, momentum, eps, activation, alpha, group)
     write_back((running_mean, running_var), running)
