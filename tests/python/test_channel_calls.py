@@ -197,7 +197,10 @@ def test_thread_count(device: Device, op: str, dtype: str, shape: tuple[int, ...
 @pytest.mark.parametrize("layout", ["contiguous", "nhwc"])
 def test_a_sample_does_not_depend_on_its_batch(device: Device, op: str, dtype: str, layout: str) -> None:
     build = channels_last if layout == "nhwc" else layout
-    for shape in ((6, 16, 12, 12), (40, 8, 4, 4), (5, 32, 40, 16), (700, 8, 2, 1), (1100, 4, 1, 1), (3, 600, 3, 1)):
+    shapes = [(6, 16, 12, 12), (40, 8, 4, 4), (5, 32, 40, 16)]
+    if not device.is_cuda:  # where small sets are cut by how many there are
+        shapes += [(700, 8, 2, 1), (1100, 4, 1, 1), (3, 600, 3, 1)]
+    for shape in shapes:
         problem = problem_of(op, shape, dtype)
         given = arrays(device, problem, build, build)
         whole, dx = forward(problem, given, return_stats=True), backward(problem, given).dx
