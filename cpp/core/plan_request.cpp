@@ -131,7 +131,7 @@ bool may_be_images(const RowProblem& problem) {
 bool may_be_pieces(const RowProblem& problem) {
   const RowGeometry& g = problem.geometry;
   const int64_t elements = kPackBytes / size_of(problem.dtype);
-  return g.col_shape[g.col_ndim - 1] % elements == 0 && g.cols / elements <= INT32_MAX;
+  return g.col_shape[g.col_ndim - 1] % elements == 0 && g.cols <= INT32_MAX;
 }
 
 RowRequest request_of(const RowForward& p, normact_row_variant variant, int sm_margin) {

@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   if (threadIdx.x == 0) means[row] = {rstd * sum[0] / scalars.cols, rstd * sum[1] / scalars.cols};
 }
 
-/// Groups of threads with a row each, of a block that applies: several where rows are short. Of units side by side,
-/// only problems of two types have short rows here.
+/// Groups of threads with a row each, of a block that applies: several where rows are short. Of units side by side, few
+/// problems have short rows here.
 template <StreamUnit kUnit>
 __device__ __forceinline__ int row_groups() {
   return kUnitsApart<kUnit> ? static_cast<int>(blockDim.y) : 1;

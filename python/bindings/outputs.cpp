@@ -57,23 +57,35 @@ nb::object make_like(const Like& like) {
   return nb::handle(others)(like.array, like.function, like.name());
 }
 
-/// A statistic of sizes that are in the order of its memory, with its axes where `places` says: by a method that makes
-/// a view.
-nb::object with_axes(nb::object statistic, nb::handle places, const char* method) {
-  return nb::handle(statistic).attr(method)(places);
-}
-
-/// Whether the shape of a statistic is its sizes in memory, and where its axes are.
+/// Whether the shape of a statistic is its sizes in memory, and where its axes are among them.
 bool is_ordered(nb::handle shape) {
   return PyTuple_Size(shape.ptr()) == 2 && PyTuple_CheckExact(item(shape, 0).ptr()) != 0;
+}
+
+/// Such a statistic of its sizes in memory, with its axes in their order: by a method that makes a view.
+nb::object with_axes(nb::object statistic, nb::handle shape, const char* method) {
+  return nb::handle(statistic).attr(method)(item(shape, 1));
+}
+
+/// Its sizes in the order of its axes: for the arrays of libraries that make none that lie otherwise.
+nb::tuple row_major(nb::handle shape) {
+  const nb::object sizes = nb::borrow(item(shape, 0)), places = nb::borrow(item(shape, 1));
+  nb::list of_axes;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(places.ptr()); ++i) {
+    of_axes.append(item(sizes, PyLong_AsLong(item(places, i).ptr())));
+  }
+  return nb::tuple(of_axes);
 }
 
 /// A statistic of x. `before` is one of the same shape, if there is one: it is copied in less time.
 nb::object make_statistic(const Like& x, nb::handle shape, nb::handle before) {
   static PyObject* const others = attribute_of("normact.arrays", "make_statistic");
   if (!x.of_torch()) {
-    if (!is_ordered(shape)) return nb::handle(others)(x.array, shape, x.function, x.name());
-    return with_axes(nb::handle(others)(x.array, item(shape, 0), x.function, x.name()), item(shape, 1), "transpose");
+    const Framework framework = array_type_of(x.array.ptr()).framework;
+    const bool ordered = is_ordered(shape), views = framework == Framework::numpy || framework == Framework::cupy;
+    const nb::object sizes = !ordered ? nb::borrow(shape) : views ? nb::borrow(item(shape, 0)) : row_major(shape);
+    const nb::object made = nb::handle(others)(x.array, sizes, x.function, x.name());
+    return ordered && views ? with_axes(made, shape, "transpose") : made;
   }
   return before.is_valid() ? torch_empty_like(before) : torch_statistic(x.array, shape);
 }
@@ -149,7 +161,7 @@ nb::object torch_empty_like(nb::handle like) {
 }
 
 nb::object torch_statistic(nb::handle x, nb::handle shape) {
-  if (is_ordered(shape)) return with_axes(torch_statistic(x, item(shape, 0)), item(shape, 1), "permute");
+  if (is_ordered(shape)) return with_axes(torch_statistic(x, item(shape, 0)), shape, "permute");
   return torch_new_empty(x.ptr(), shape, statistic_dtype(x.ptr()));
 }
 

@@ -71,7 +71,8 @@ def layer_norm(
         Like x: same framework, device, shape, dtype and, where x is dense, memory layout.
     NormOutput
         ``(y, residual, mean, rstd)`` instead, if `residual` or `return_stats` is given. The statistics are float32
-        (float64 for float64), of the shape of x without the normalised axes, whose order in memory they keep.
+        (float64 for float64), of the shape of x without the normalised axes, and in memory in the order that these
+        have in x (row-major where x is expanded or reversed, and for JAX and TensorFlow).
 
     Raises
     ------

@@ -236,3 +236,16 @@ def test_devices_must_agree():
 
     with pytest.raises(ValueError, match="weight is on the CPU; expected"):
         normact.rms_norm(torch.ones(3, 4, device="cuda"), torch.ones(4))
+
+
+def test_jax_arrays_in_another_order() -> None:
+    """Their statistics are row-major: what the library hands over to JAX has no other order."""
+    jax, layouts = pytest.importorskip("jax"), pytest.importorskip("jax.experimental.layout")
+    if not hasattr(layouts, "Format"):
+        pytest.skip("this JAX names layouts otherwise")
+    values = random(3, 4, 8)
+    place = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
+    x = jax.device_put(values, layouts.Format(layouts.Layout(major_to_minor=(1, 0, 2)), place))
+    found, want = (normact.layer_norm(array, return_stats=True) for array in (x, values))
+    for name in ("y", "mean", "rstd"):
+        np.testing.assert_allclose(getattr(found, name), getattr(want, name), rtol=1e-6, atol=1e-6)
