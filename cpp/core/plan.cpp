@@ -273,12 +273,14 @@ bool backward_stream(const RowRequest& r, const DeviceInfo& device, RowPlan* pla
   return slabs <= kMaxBlocks;
 }
 
-/// Of sums that grow in registers over more than kTilesASum tiles.
+/// Of sums that grow in registers over more than kTilesASum tiles. `stream` has places in shared memory; for those of
+/// `tile` there is no room (ROWS.md).
 size_t bytes_of_places(const RowRequest& r, const RowPlan& plan) {
-  const bool in_registers =
-      plan.variant == NORMACT_ROW_WARP || plan.variant == NORMACT_ROW_BLOCK || plan.variant == NORMACT_ROW_CLUSTER;
+  const bool in_registers = plan.variant != NORMACT_ROW_STREAM && plan.variant != NORMACT_ROW_TILE;
   if (!in_registers || r.geometry.rows <= kTilesASum * plan.parts * plan.rows_per_block) return 0;
-  const int values = plan.vectors * (in_runs(r) ? backward_run(size_of(r.dtype)) : pack_size(r));
+  const int values = plan.variant == NORMACT_ROW_IMAGE ? 1
+                     : in_runs(r)                      ? plan.vectors * backward_run(size_of(r.dtype))
+                                                       : plan.vectors * pack_size(r);
   return static_cast<size_t>(plan.blocks) * plan.threads * 2 * values * sizeof(double);
 }
 

@@ -222,7 +222,7 @@ Status launch_row_image(const RowBackward& p, const RowPlan& plan, const Launch&
                                 .chained();
   return launch_kernel<row_backward_image_kernel<T, kKind>>(
       "row norm backward kernel launch", shape, launch, p, Scalars<Accumulator<T>>(p),
-      ImageSplit(p.geometry, plan, p.dtype, false), launch.workspace.data);
+      ImageSplit(p.geometry, plan, p.dtype, false), launch.workspace.data, places_of(plan, launch));
 }
 
 template <class T, NormKind kKind, bool kActivated>

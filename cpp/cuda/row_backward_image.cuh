@@ -75,7 +75,7 @@ template <class T>
 struct ImageColumn {
   using A = Accumulator<T>;
   int column, first, end;  // rows first .. end - 1; none of threads that are left over
-  A dweight = A(0), dbias = A(0);
+  A dweight[1] = {A(0)}, dbias[1] = {A(0)};
 
   __device__ __forceinline__ ImageColumn(const ImageSplit& s, int columns) {
     const int helpers = s.threads / s.cols_a_block();
@@ -92,12 +92,15 @@ struct ImageColumn {
     for (int row = first; row < end;) {  // numbers of up to 32 rows follow each other
       const int stop = min(end, (row / 32 + 1) * 32);
       const A* number = &statistics.first(row);
+      A of_x = A(0), of_dy = A(0);
 #pragma unroll 4
       for (; row < stop; ++row, ++number) {
         const A g = convert<A>(dy[row]);
-        dweight += g * normalized(convert<A>(x[row]), number[0], number[s.apart]);
-        dbias += g;
+        of_x += g * normalized(convert<A>(x[row]), number[0], number[s.apart]);
+        of_dy += g;
       }
+      dweight[0] += of_x;
+      dbias[0] += of_dy;
     }
   }
   /// Writes the sums of a column from those of its threads, in a fixed order. All threads, behind a barrier.
@@ -105,7 +108,7 @@ struct ImageColumn {
                                         int first_column, int columns) const {
     const int helpers = s.threads / s.cols_a_block(), used = helpers * s.cols_a_block();
     auto* const sums = reinterpret_cast<SumPair<A>*>(memory.scratch);
-    if (static_cast<int>(threadIdx.x) < used) sums[threadIdx.x] = {dweight, dbias};
+    if (static_cast<int>(threadIdx.x) < used) sums[threadIdx.x] = {dweight[0], dbias[0]};
     __syncthreads();
     if (static_cast<int>(threadIdx.x) >= columns) return;
     SumPair<A> sum = sums[threadIdx.x];
@@ -173,7 +176,7 @@ __device__ __forceinline__ void write_image_gradients(const RowBackward& p, cons
 template <class T, NormKind kKind>
 __global__ void __launch_bounds__(image_threads(false, true))
     row_backward_image_kernel(const __grid_constant__ RowBackward p, const Scalars<Accumulator<T>> scalars,
-                              const __grid_constant__ ImageSplit s, void* workspace) {
+                              const __grid_constant__ ImageSplit s, void* workspace, double* places) {
   using A = Accumulator<T>;
   const ImageShare<T> share(s);
   const ImageMemory<T> memory(s);
@@ -205,7 +208,8 @@ __global__ void __launch_bounds__(image_threads(false, true))
     weights[c] = weight_of_column<T>(p, p.weight, scalars.weight_offset, share.first_column() + c);
   }
   ImageColumn<T> column(s, share.columns_of(share.rank));
-  for (; image < s.images; image += step, parity ^= 1) {
+  const ParameterPlaces<1> many(places);
+  for (int number = 0; image < s.images; image += step, parity ^= 1, ++number) {
     const int next = image + step;
     wait_all_copies();
     __syncthreads();
@@ -215,6 +219,7 @@ __global__ void __launch_bounds__(image_threads(false, true))
     __syncthreads();
     begin_exchange(s, memory, share.rank);
     if (gradients) column.add(s, statistics);
+    many.after(number, column.dweight, column.dbias);
     if (next < s.images) fetch_statistics(next, parity ^ 1);
     end_exchange(s);
     for (int row = threadIdx.x; row < s.places; row += s.threads) {
@@ -230,6 +235,7 @@ __global__ void __launch_bounds__(image_threads(false, true))
     write_image_gradients<T, kKind>(p, scalars, s, share, memory, rows, weights, image, next);
   }
   if (!gradients) return;
+  many.give(column.dweight, column.dbias);
   column.leave(s, memory, Partials<A>(p, workspace, step, cluster), share.first_column(), share.columns_of(share.rank));
 }
 

@@ -62,7 +62,7 @@ class KeptAxes {
   nb::tuple shape_of_statistics(bool joined) const {
     int order[kMost];
     const bool as_they_are = order_in_memory(order);
-    const nb::tuple sizes = tuple_of(joined, [&](int i) { return x_.shape[order[i]]; }, 2);
+    nb::tuple sizes = tuple_of(joined, [&](int i) { return x_.shape[order[i]]; }, 2);
     if (as_they_are) return sizes;
     const auto place = [&](int i) { return std::find(order, order + count_, axes_[i]) - order + (joined ? 1 : 0); };
     return nb::make_tuple(sizes, tuple_of(joined, place, 0));

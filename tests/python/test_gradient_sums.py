@@ -83,6 +83,24 @@ def test_rows_on_one_multiprocessor(device: Device, kind: str, shape: tuple[int,
         normact.set_sm_margin(0)
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("shape", [(2000, 384, 7, 7), (700, 384, 14, 14)], ids=str)
+def test_images_on_one_multiprocessor(device: Device, kind: str, shape: tuple[int, ...]) -> None:
+    import torch
+
+    x, dy = torch.randn(shape, device="cuda"), torch.full(shape, TERM, device="cuda")
+    weight, bias = torch.ones(shape[1], device="cuda"), torch.zeros(shape[1], device="cuda")
+    if shape[-1] == 14:
+        x, dy, weight, bias = (tensor.half() for tensor in (x, dy, weight, bias))
+    normact.set_sm_margin(131)
+    try:
+        grads = row_bias_gradient(kind, x, dy, weight, bias, axis=1)
+        want = float(dy.flatten()[0]) * terms_of(shape)
+        np.testing.assert_allclose(device.values(grads), want, rtol=2.0**-10 if shape[-1] == 14 else UNITS * 2.0**-24)
+    finally:
+        normact.set_sm_margin(0)
+
+
 def group_norm(x: Any, dy: Any, weight: Any, bias: Any) -> Any:
     found = normact.group_norm(x, 2, weight, bias, return_stats=True)
     return normact.group_norm_backward(dy, x, 2, weight, bias, mean=found.mean, rstd=found.rstd)
