@@ -336,23 +336,23 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     (lambda x: nt.gated(x, bias=(x, x)), TypeError, r"gated: bias is a tuple; expected one array, packed like gate"),
     (lambda x: nt.swiglu(x, x, bias=x), TypeError, r"swiglu: bias is of type Tensor; expected a pair"),
     (lambda x: nt.gelu(x, bias=x[0], dim="1"), TypeError, r"gelu: dim is of type str; expected an int"),
-    (lambda x: nt.swiglu(x, dim=None), TypeError, r"swiglu: dim is of type NoneType; expected an int"),
-    (lambda x: nt.geglu(x, dim=[1]), TypeError, r"geglu: dim is of type list; expected an int"),
-    (lambda x: nt.activation(x, ["relu"]), ValueError, r"activation: kind is \['relu'\]; expected one of"),
-    (lambda x: nt.layer_norm(x, None), TypeError, r"layer_norm: normalized_shape is of type NoneType; expected an int"),
-    (lambda x: nt.rms_norm(x, 4.0), TypeError, r"rms_norm: normalized_shape is of type float; expected an int or a"),
+    (lambda x: nt.swiglu(x, dim=None), TypeError, r"swiglu: dim is of type NoneType; expected an int"),  # pyright: ignore[reportArgumentType]
+    (lambda x: nt.geglu(x, dim=[1]), TypeError, r"geglu: dim is of type list; expected an int"),  # pyright: ignore[reportArgumentType]
+    (lambda x: nt.activation(x, ["relu"]), ValueError, r"activation: kind is \['relu'\]; expected one of"),  # pyright: ignore[reportArgumentType]
+    (lambda x: nt.layer_norm(x, None), TypeError, r"layer_norm: normalized_shape is of type NoneType; expected an int"),  # pyright: ignore[reportArgumentType]
+    (lambda x: nt.rms_norm(x, 4.0), TypeError, r"rms_norm: normalized_shape is of type float; expected an int or a"),  # pyright: ignore[reportArgumentType]
     (lambda x: nt.silu(x.int()), TypeError, r"silu: x .*int32.*expected"),
     (lambda x: nt.silu(x.to(torch.float8_e4m3fn)), TypeError, r"silu: x .*expected"),
     (lambda x: nt.group_norm(x, 3), ValueError, r"group_norm: num_groups is 3.*expected"),
     (lambda x: nt.group_norm(x, 10**13), ValueError, r"group_norm: num_groups is 10000000000000; expected a divisor"),
     (lambda x: nt.group_norm(x, 10**30), ValueError, r"group_norm: num_groups is 10+; expected one of 64 bits"),
     (
-        lambda x: nt.batch_norm(x, np.zeros(4, "f4"), x[0].detach()),
+        lambda x: nt.batch_norm(x, np.zeros(4, "f4"), x[0].detach()),  # pyright: ignore[reportArgumentType]
         TypeError,
         r"batch_norm: running_mean is of type numpy\.ndarray; expected a torch\.Tensor",
     ),
     (
-        lambda x: nt.instance_norm(x[..., None], x[0].detach(), [1.0] * 4),
+        lambda x: nt.instance_norm(x[..., None], x[0].detach(), [1.0] * 4),  # pyright: ignore[reportArgumentType]
         TypeError,
         r"instance_norm: running_var is of type builtins\.list; expected a torch\.Tensor",
     ),
