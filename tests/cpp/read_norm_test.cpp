@@ -99,10 +99,11 @@ TEST(merges_dimensions) {
       {{{1, 5}, {}, {1}}, "rows 1: 1 cols 5: 5", "0 | 1", "0 | 1", "0 | 0", true},
       {{{5, 1}, {}, {1}}, "rows 5: 5 cols 1: 1", "1 | 1", "0 | 1", "1 | 0", true},
       {{{5, 1}, {7, 9}, {1}}, "rows 5: 5 cols 1: 1", "7 | 1", "0 | 1", "1 | 0", true},
-      // Row-strided, an expanded batch, transposed batch dimensions, and one that only x cannot merge.
+      // Row-strided, an expanded batch, transposed batch dimensions (in x's order of memory), and one that only x
+      // cannot merge.
       {{{6, 4}, {9, 1}, {1}}, "rows 6: 6 cols 4: 4", "9 | 1", "0 | 1", "1 | 0", true},
       {{{6, 4}, {0, 1}, {1}}, "rows 6: 6 cols 4: 4", "0 | 1", "0 | 1", "1 | 0", true},
-      {{{2, 3, 4}, {4, 8, 1}, {2}}, "rows 6: 2,3 cols 4: 4", "4,8 | 1", "0,0 | 1", "3,1 | 0", true},
+      {{{2, 3, 4}, {4, 8, 1}, {2}}, "rows 6: 3,2 cols 4: 4", "8,4 | 1", "0,0 | 1", "1,3 | 0", true},
       {{{2, 3, 1, 4}, {40, 8, 3, 1}, {3}}, "rows 6: 2,3 cols 4: 4", "40,8 | 1", "0,0 | 1", "3,1 | 0", true},
       {{{2, 3, 4}, {24, 8, 1}, {2}}, "rows 6: 6 cols 4: 4", "8 | 1", "0 | 1", "1 | 0", true},
       // Columns that are strided, reversed, expanded, or in two pieces.
