@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "core/merge_dims.h"
 #include "core/message.h"

@@ -248,26 +248,25 @@ struct Rest {
 };
 
 template <class T>
-__attribute__((noinline)) void run_rest(BlockKernel<T> kernel, const Block<T>& block, const BlockScalars<T>& scalars,
-                                        int64_t done) {
-  const size_t count = size_t(block.count - done);
+__attribute__((noinline)) void run_rest(BlockKernel<T> kernel, const Block<T>& block, const BlockScalars<T>& scalars) {
+  const size_t count = size_t(block.count);
   Rest<T> rest{};
   Block<T> b = block;
   b.count = kGroup<T>;
   const auto bring = [&](auto* target, auto& source) __attribute__((always_inline)) {
     if (!source) return;
-    __builtin_memcpy(target, source + done, count * sizeof *target);
+    __builtin_memcpy(target, source, count * sizeof *target);
     source = target;
   };
   const auto bring_back = [&](const auto* source, auto* target) __attribute__((always_inline)) {
-    if (target) __builtin_memcpy(target + done, source, count * sizeof *source);
+    if (target) __builtin_memcpy(target, source, count * sizeof *source);
   };
   bring(rest.dy, b.dy), bring(rest.x, b.x), bring(rest.up, b.up);
   bring(rest.bias, b.bias), bring(rest.up_bias, b.up_bias), bring(rest.sums, b.sums), bring(rest.up_sums, b.up_sums);
   b.out = rest.out, b.up_out = rest.up_out;
   b.streams = b.asks = false;
   if (block.mask) {
-    const int64_t first = block.mask_bit + done, last = block.mask_bit + block.count - 1;
+    const int64_t first = block.mask_bit, last = first + block.count - 1;
     __builtin_memcpy(rest.mask, block.mask + first / 8, size_t(last / 8 - first / 8 + 1));
     b.mask = rest.mask;
     b.mask_bit = first % 8;
@@ -330,7 +329,7 @@ NORMACT_SIMD void run_block(BlockKernel<T> kernel, const Block<T>& block, const 
     first.count = elements_to_vector(b.out);
     b.streams = first.count < b.count && (!b.up_out || elements_to_vector(b.up_out) == first.count);
     if (b.streams && first.count > 0) {
-      run_rest(kernel, first, scalars, 0);
+      run_rest(kernel, first, scalars);
       b = without_first(b, first.count);
     }
   }
@@ -339,7 +338,7 @@ NORMACT_SIMD void run_block(BlockKernel<T> kernel, const Block<T>& block, const 
   } else if (b.count > kGroup<T>) {
     run_overlapping(kernel, b, scalars);
   } else {
-    run_rest(kernel, b, scalars, 0);
+    run_rest(kernel, b, scalars);
   }
 }
 

@@ -85,3 +85,16 @@ TEST(pieces_are_streamed) {
   r.contiguous = true;
   CHECK_EQ(forward(r).threads, 512);
 }
+
+TEST(pieces_need_no_less_memory_than_single_elements) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const int64_t rows : {1, 15, 400, 100'000, 3'000'000}) {
+      for (int64_t cols = 8; cols < 5'000'000; cols += 8 + cols / 24 * 8) {
+        const RowPlan pieces = backward(request(rows, cols, dtype, RowAccess::packed_pieces));
+        const RowPlan strided = backward(request(rows, cols, dtype, RowAccess::strided));
+        CHECK(pieces.variant == NORMACT_ROW_STREAM && strided.variant == NORMACT_ROW_STREAM);
+        CHECK(pieces.workspace_bytes >= strided.workspace_bytes);
+      }
+    }
+  }
+}
