@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "bindings/execute.h"
+#include "bindings/fast_function.h"
 #include "bindings/outputs.h"
 #include "bindings/python_api.h"
 
@@ -204,6 +205,16 @@ nb::any norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb
   return kept.rstd || !residual_object.is_none() ? all : as_any(all[0]);
 }
 
+PyObject* forward_of(PyObject* kind, PyObject* const* args, Py_ssize_t count) {
+  return returning("norm_forward", count, 11, [&] {
+    return norm_forward(static_cast<int>(PyLong_AsLong(kind)), args[0], args[1], args[2], args[3], args[4], args[5],
+                        args[6], args[7], args[8], args[9], args[10]);
+  });
+}
+
+/// (x, weight, bias, residual, axis, eps, weight_offset, activation, out, keep, stream) -> what the caller gets.
+nb::callable make_forward(nb::int_ kind) { return fast_function<forward_of>("norm_forward", kind); }
+
 }  // namespace
 
 const char* norm_name(int kind) { return kind == NORMACT_NORM_LAYER ? "layer_norm" : "rms_norm"; }
@@ -292,8 +303,7 @@ void bind_norm(nb::module_& module) {
   module.def("set_row_variant", &set_row_variant, nb::sig("def set_row_variant(variant: int, /) -> int"));
   // Every argument may be None as far as nanobind is concerned: the messages are made here and in the library.
   const auto arg = [](const char* name) { return nb::arg(name).none(); };
-  module.def("norm_forward", &norm_forward, nb::arg("kind"), arg("x"), arg("weight"), arg("bias"), arg("residual"),
-             arg("axis"), arg("eps"), arg("weight_offset"), arg("activation"), arg("out"), arg("keep"), arg("stream"));
+  module.def("norm_forward", &make_forward, nb::arg("kind"));
   module.def("norm_backward", &norm_backward, nb::arg("kind"), arg("dy"), arg("x"), arg("weight"), arg("bias"),
              arg("mean"), arg("rstd"), arg("dresidual"), arg("axis"), arg("weight_offset"), arg("activation"),
              arg("out"), arg("wanted"), arg("stream"));

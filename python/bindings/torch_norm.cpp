@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/torch_norm.h"
 
-#include <exception>
-#include <new>
 #include <utility>
 
 #include "bindings/array_type.h"
-#include "bindings/error.h"
+#include "bindings/fast_function.h"
 #include "bindings/norm.h"
 #include "bindings/python_api.h"
 #include "bindings/tensor_arg.h"
@@ -128,48 +126,27 @@ struct NormBackward {
   }
 };
 
-// Functions of the interpreter's own kind, which takes their arguments as they come; of nanobind's, those with any
-// number of arguments cost a tuple. `self` is a Norm.
+constexpr const char* kName = "torch_norm";
+
+// `self` is a Norm.
 
 const Norm& norm_of(PyObject* self) { return *static_cast<const Norm*>(PyCapsule_GetPointer(self, nullptr)); }
 
-/// A result of so many arguments, or nothing and the exception that was thrown.
-template <class Run>
-PyObject* returning(Py_ssize_t given, Py_ssize_t expected, Run run) noexcept {
-  try {
-    if (given != expected) raise(PyExc_TypeError, "torch_norm: ", given, " arguments; expected ", expected);
-    return run().release().ptr();
-  } catch (nb::python_error& error) {
-    error.restore();
-  } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
-  } catch (...) {
-    PyErr_SetString(PyExc_RuntimeError, "torch_norm: an unknown exception");
-  }
-  return nullptr;
-}
-
 PyObject* direct(PyObject* self, PyObject* const* inputs, Py_ssize_t count) {
   const Norm& norm = norm_of(self);
-  return returning(count, norm.inputs(), [&] { return norm.returned(norm.run(inputs, false)); });
+  return returning(kName, count, norm.inputs(), [&] { return norm.returned(norm.run(inputs, false)); });
 }
 
 PyObject* forward(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   const Norm& norm = norm_of(self);
-  return returning(count, 1 + norm.inputs(), [&] { return norm.forward(args[0], args + 1); });
+  return returning(kName, count, 1 + norm.inputs(), [&] { return norm.forward(args[0], args + 1); });
 }
 
-using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
-
-template <Fast kFunction>
+template <FastFunction kFunction>
 nb::callable make(int kind, bool residual) {
-  static PyMethodDef method{"torch_norm", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(kFunction)),
-                            METH_FASTCALL, nullptr};
   const auto free = [](PyObject* capsule) { delete &norm_of(capsule); };
   const nb::object self = nb::steal(PyCapsule_New(new Norm{kind, residual}, nullptr, free));
-  return nb::steal<nb::callable>(PyCFunction_New(&method, self.ptr()));
+  return fast_function<kFunction>(kName, self);
 }
 
 nb::callable make_backward(int kind, bool residual, nb::tuple places, nb::callable wanted, nb::callable others,

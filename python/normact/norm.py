@@ -7,10 +7,12 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from normact import _core
-from normact.norm_calls import NormGrads, backward, forward
+from normact.norm_calls import FORWARDS, NormGrads, backward, forward
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_layer_norm, _rms_norm = FORWARDS[_core.LAYER], FORWARDS[_core.RMS]
 
 
 def layer_norm(
@@ -94,6 +96,8 @@ def layer_norm(
     >>> layer_norm(np.array([[1.0, 2.0, 3.0], [1.0, 1.0, 4.0]]), eps=0.0).round(4).tolist()
     [[-1.2247, 0.0, 1.2247], [-0.7071, -0.7071, 1.4142]]
     """
+    if activation is None and stream is None:  # by the shortest way
+        return _layer_norm(x, weight, bias, residual, axis, eps, weight_offset, None, out, return_stats, None)
     return forward(
         _core.LAYER, x, weight, bias, axis, eps, residual, weight_offset, activation, alpha, return_stats, out, stream
     )
@@ -133,6 +137,8 @@ def rms_norm(
     >>> rms_norm(np.array([[3.0, 4.0]]), eps=0.0).round(4).tolist()
     [[0.8485, 1.1314]]
     """
+    if activation is None and stream is None:  # by the shortest way
+        return _rms_norm(x, weight, bias, residual, axis, eps, weight_offset, None, out, return_stats, None)
     return forward(
         _core.RMS, x, weight, bias, axis, eps, residual, weight_offset, activation, alpha, return_stats, out, stream
     )

@@ -11,6 +11,8 @@ from normact.arrays import family_of
 from normact.outputs import ALL, Wanted
 
 _NAMES = {_core.LAYER: "layer_norm", _core.RMS: "rms_norm"}
+#: Of each kind its forward, of an activation as `activation_argument` says it, on a stream's handle or None.
+FORWARDS = {kind: _core.norm_forward(kind) for kind in _NAMES}
 _BACKWARD_NAMES = {kind: f"{name}_backward" for kind, name in _NAMES.items()}
 # Of each output its name and that of the array which it is like.
 OUTPUTS = (("y", "x"), ("residual", "x"), ("mean", "x"), ("rstd", "x"))
@@ -67,7 +69,7 @@ def forward(
         with family_of(x, _NAMES[kind]).on_stream(x, stream) as found:
             return forward(kind, x, weight, bias, *options, None, found)
     act = None if activation is None else activation_argument(_NAMES[kind], activation, alpha)
-    return _core.norm_forward(kind, x, weight, bias, residual, axis, eps, weight_offset, act, out, return_stats, handle)
+    return FORWARDS[kind](x, weight, bias, residual, axis, eps, weight_offset, act, out, return_stats, handle)
 
 
 def backward(
