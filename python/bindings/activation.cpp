@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The activations and gated activations of normact.h on Python arrays. Every output is given; nothing is returned.
-// `function` is the Python function that messages name.
+// The activations and gated activations of normact.h on Python arrays. Every output is given and nothing is returned,
+// but for an activation that has y alone. `function` is the Python function that messages name.
 #include "bindings/activation.h"
 
 #include "bindings/execute.h"
+#include "bindings/fast_function.h"
+#include "bindings/outputs.h"
 
 namespace normact::python {
 namespace {
@@ -26,24 +28,58 @@ normact_activation_desc describe(int kind, nb::handle axis, const Numbers& numbe
           numbers.threshold};
 }
 
-void activation_forward(const char* function, int kind, nb::handle x_object, nb::handle bias_object,
-                        nb::handle y_object, nb::handle mask_object, nb::handle axis, nb::handle alpha, nb::handle beta,
-                        nb::handle threshold, nb::handle stream, bool fresh) {
-  const Access output = fresh ? Access::fill : Access::write;
-  Call call{function, StreamChoice(function, stream.ptr())};
+/// What a forward is given.
+struct Forward {
+  const char* function;
+  int kind;
+  nb::handle x, bias, axis, alpha, beta, threshold, stream;
+};
+
+/// Runs a forward. make(): y, which is written as `output` says.
+template <class Make>
+void run_forward(const Forward& p, nb::handle mask_object, Access output, Make make) {
+  Call call{p.function, StreamChoice(p.function, p.stream.ptr())};
   TensorArg x, bias, y, mask;
-  x.read(x_object, "x", Access::read, call);
-  bias.read_optional(bias_object, "bias", Access::read, call);
-  y.read(y_object, "y", output, call);
+  x.read(p.x, "x", Access::read, call);
+  bias.read_optional(p.bias, "bias", Access::read, call);
+  y.read(make(), "y", output, call);
   mask.read_optional_mask(mask_object, "mask", output, call);
-  const normact_activation_desc desc = describe(kind, axis, Numbers(alpha, beta, threshold, call), call);
+  const normact_activation_desc desc = describe(p.kind, p.axis, Numbers(p.alpha, p.beta, p.threshold, call), call);
   const normact_activation_forward_args args{sizeof args, x.get(), bias.get(), y.get(), mask.get()};
   execute(
-      call, {x, x_object, false},
+      call, {x, p.x, false},
       [&](const normact_exec* exec, size_t* bytes) {
         return normact_activation_forward_workspace(&desc, &args, exec, bytes);
       },
       [&](const normact_exec* exec) { return normact_activation_forward(&desc, &args, exec); });
+}
+
+void activation_forward(const char* function, int kind, nb::handle x, nb::handle bias, nb::handle y, nb::handle mask,
+                        nb::handle axis, nb::handle alpha, nb::handle beta, nb::handle threshold, nb::handle stream,
+                        bool fresh) {
+  run_forward({function, kind, x, bias, axis, alpha, beta, threshold, stream}, mask,
+              fresh ? Access::fill : Access::write, [&] { return y; });
+}
+
+PyObject* activation_alone(PyObject* names, PyObject* const* args, Py_ssize_t count) {
+  return returning("activation_alone", count, 10, [&] {
+    const char* const function = PyUnicode_AsUTF8AndSize(args[0], nullptr);
+    if (function == nullptr) nb::raise_python_error();
+    const nb::handle x = args[2], out = args[8];
+    const Forward problem{
+        function, static_cast<int>(PyLong_AsLong(args[1])), x, args[3], args[4], args[5], args[6], args[7], args[9]};
+    nb::object y;
+    run_forward(problem, Py_None, out.is_none() ? Access::fill : Access::write, [&] {
+      y = output(function, out, nb::borrow<nb::tuple>(names), x);
+      return nb::handle(y);
+    });
+    return finish(y, out, x, function);
+  });
+}
+
+/// (function, kind, x, bias, axis, alpha, beta, threshold, out, stream) -> y, where out is no tuple.
+nb::callable make_activation_alone(nb::tuple names) {
+  return fast_function<activation_alone>("activation_alone", names);
 }
 
 void activation_backward(const char* function, int kind, nb::handle dy_object, nb::handle x_object,
@@ -153,6 +189,7 @@ void bind_activation(nb::module_& module) {
   module.def("activation_forward", &activation_forward, nb::arg("function"), nb::arg("kind"), arg("x"), arg("bias"),
              arg("y"), arg("mask"), arg("axis"), arg("alpha"), arg("beta"), arg("threshold"), arg("stream"),
              nb::arg("fresh"));
+  module.def("activation_alone", &make_activation_alone, nb::arg("names"));
   module.def("activation_backward", &activation_backward, nb::arg("function"), nb::arg("kind"), arg("dy"), arg("x"),
              arg("bias"), arg("y"), arg("mask"), arg("dx"), arg("dbias"), arg("axis"), arg("alpha"), arg("beta"),
              arg("threshold"), arg("stream"), nb::arg("fresh"));

@@ -32,6 +32,8 @@ class ActivationGrads(NamedTuple):
 # Of each output its name and that of the array which it is like.
 _OUTPUTS = (("y", "x"), ("mask", "x"))
 _GRADIENTS = {name: (("dx", name), ("dbias", "bias")) for name in ("x", "y", "dy")}
+#: A forward of y alone.
+_alone = _core.activation_alone(_OUTPUTS)
 
 
 def kind_number(function: str, kind: Any, argument: str = "kind") -> int:
@@ -74,11 +76,8 @@ def forward(
             return forward(function, kind, x, bias, axis, alpha, beta, threshold, return_mask, out, None, found)
     number = kind_number(function, kind)
     alpha, beta, threshold = numbers(kind, alpha, beta, threshold)
-    if not return_mask and not isinstance(out, tuple):  # y alone, by the shortest way
-        family = None if out is not None else family_of(x, function)
-        y = out if family is None else family.empty_like(x)
-        _core.activation_forward(function, number, x, bias, y, None, axis, alpha, beta, threshold, handle, out is None)
-        return y if family is None or not family.hands_over else family.hand_over(y, x)
+    if not return_mask and not isinstance(out, tuple):
+        return _alone(function, number, x, bias, axis, alpha, beta, threshold, out, handle)
     likes = x, mask_bytes(x) if return_mask else None
     done = y, mask = _core.outputs(function, out, _OUTPUTS, likes, None)
     _core.activation_forward(function, number, x, bias, y, mask, axis, alpha, beta, threshold, handle, out is None)
