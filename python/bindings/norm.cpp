@@ -137,8 +137,7 @@ struct NormOutputs {
 
 /// Runs a forward. make(x, axes, mixed): its NormOutputs, which are written as `output` says.
 template <class Make>
-void run_forward(const NormForward& p, nb::handle stream, Access output, Make make) {
-  Call call{norm_name(p.kind), StreamChoice(norm_name(p.kind), stream.ptr())};
+void run_forward(const NormForward& p, Call call, Access output, Make make) {
   TensorArg x, weight, bias, residual, y, residual_out, mean, rstd;
   x.read(p.x, "x", Access::read, call);
   residual.read_optional(p.residual, "residual", Access::read, call);
@@ -189,7 +188,7 @@ nb::any norm_forward(int kind, nb::handle x_object, nb::handle weight_object, nb
   const bool alone = !kept.rstd && residual_object.is_none() && !PyTuple_Check(out.ptr());
   nb::object y;
   nb::tuple likes, done;
-  run_forward(problem, stream, out.is_none() ? Access::fill : Access::write,
+  run_forward(problem, {function, StreamChoice(function, stream.ptr())}, out.is_none() ? Access::fill : Access::write,
               [&](const normact_tensor& x, const Axes& axes, bool mixed) -> NormOutputs {
                 if (alone) {
                   y = output(function, out, names, x_object);
@@ -221,7 +220,9 @@ const char* norm_name(int kind) { return kind == NORMACT_NORM_LAYER ? "layer_nor
 
 NormResults torch_norm_forward(const NormForward& problem, bool statistics) {
   NormResults made;
-  run_forward(problem, Py_None, Access::fill,
+  const char* const function = norm_name(problem.kind);
+  const bool records_gradients = false;
+  run_forward(problem, {function, StreamChoice(function, Py_None), records_gradients}, Access::fill,
               [&](const normact_tensor& x, const Axes& axes, bool mixed) -> NormOutputs {
                 NormOutputs written{{}, Py_None, Py_None, Py_None};
                 written.y = made.y = torch_empty_like(problem.x);

@@ -19,7 +19,8 @@ struct NormResults {
   nanobind::object y, residual, statistics;
 };
 
-/// Of plain tensors of PyTorch, on its current stream; with statistics for the backward or without.
+/// Of plain tensors of PyTorch, on its current stream; with statistics for the backward or without. What calls it has
+/// asked torch_way, so that no tensor has a gradient to record here.
 NormResults torch_norm_forward(const NormForward& problem, bool statistics);
 
 /// A backward of the kind, as normact/norm_calls.py calls it: a NormGrads.
