@@ -78,7 +78,7 @@ PyObject* activation_alone(PyObject* names, PyObject* const* args, Py_ssize_t co
 }
 
 /// (function, kind, x, bias, axis, alpha, beta, threshold, out, stream) -> y, where out is no tuple.
-nb::callable make_activation_alone(nb::tuple names) {
+nb::callable make_activation_alone(const nb::tuple& names) {
   return fast_function<activation_alone>("activation_alone", names);
 }
 

@@ -212,7 +212,7 @@ PyObject* forward_of(PyObject* kind, PyObject* const* args, Py_ssize_t count) {
 }
 
 /// (x, weight, bias, residual, axis, eps, weight_offset, activation, out, keep, stream) -> what the caller gets.
-nb::callable make_forward(nb::int_ kind) { return fast_function<forward_of>("norm_forward", kind); }
+nb::callable make_forward(const nb::int_& kind) { return fast_function<forward_of>("norm_forward", kind); }
 
 }  // namespace
 
