@@ -68,6 +68,7 @@ struct PlacesOfSums {
   int apart;
 
   __device__ __forceinline__ void clear(int count) const {
+#pragma unroll 1
     for (int j = 0; own != nullptr && j < count; ++j) own[j * apart] = 0.0;
   }
   /// Adds the sums to the places from the first on, and leaves zeros.

@@ -2,8 +2,8 @@
 // Activations inside row kernels, a pack of values at a time.
 //
 // The kinds that norms are commonly followed by are inlined at each pack behind a uniform branch. Sixteen formulas
-// there would be most of the library: all others share one function per element type and direction, which takes and
-// returns a pack in registers. A call makes the kernel spill what lives across it.
+// there would be most of the library: all others are called, some values at a time (kCalledCount), which travel in
+// registers. A call makes the kernel spill what lives across it.
 #pragma once
 
 #include "core/visit_activation.h"
@@ -31,6 +31,28 @@ template <class A, int kCount>
 struct Values {
   A value[kCount];
 };
+
+/// Of kCount values, those that a called function takes at a time. Each kernel has its own copy of the function, of
+/// sixteen formulas for each of them: with all values of a thread it was most of such kernels.
+template <class A, int kCount>
+constexpr int kCalledCount = sizeof(A) == 8                  ? 1
+                             : kCount > 8 && kCount % 6 == 0 ? 6
+                                                             : kCount;
+
+/// value = function(value), kCalledCount at a time.
+template <int kCount, class A, class Function>
+__device__ __forceinline__ void call_for_values(A (&value)[kCount], Function function) {
+  constexpr int kCalled = kCalledCount<A, kCount>;
+#pragma unroll
+  for (int first = 0; first < kCount; first += kCalled) {
+    Values<A, kCalled> values;
+#pragma unroll
+    for (int j = 0; j < kCalled; ++j) values.value[j] = value[first + j];
+    values = function(values);
+#pragma unroll
+    for (int j = 0; j < kCalled; ++j) value[first + j] = values.value[j];
+  }
+}
 
 template <class T, class Problem, int kCount, class A>
 __device__ __noinline__ Values<A, kCount> activation_values(Values<A, kCount> h,
@@ -68,14 +90,6 @@ __device__ __forceinline__ void with_activation(normact_activation_kind kind, Co
   }
 }
 
-template <int kCount, class A>
-__device__ __forceinline__ Values<A, kCount> values_of(const A (&h)[kCount]) {
-  Values<A, kCount> values;
-#pragma unroll
-  for (int j = 0; j < kCount; ++j) values.value[j] = h[j];
-  return values;
-}
-
 /// visit(apply) where the problem's activation is inlined for packs of kCount, or where it has none: apply(h) is
 /// h = act(h). Whether it did.
 template <class T, int kCount, class Problem, class Visit>
@@ -103,9 +117,7 @@ __device__ __forceinline__ void call_activation(A (&)[kCount], const Problem&) {
 
 template <class T, class Problem, int kCount, class A>
 __device__ __forceinline__ void call_activation(A (&h)[kCount], const ActivatedProblem<Problem, A>& p) {
-  const Values<A, kCount> values = activation_values<T>(values_of(h), p);
-#pragma unroll
-  for (int j = 0; j < kCount; ++j) h[j] = values.value[j];
+  call_for_values(h, [&](auto values) { return activation_values<T>(values, p); });
 }
 
 /// h = act(h), or nothing.
@@ -114,22 +126,51 @@ __device__ __forceinline__ void activate(A (&h)[kCount], const Problem& p) {
   if (!with_inlined_activation<T, kCount>(p, [&](auto apply) { apply(h); })) call_activation<T>(h, p);
 }
 
-/// dy = dy * act'(h); whether by a call, which takes the registers.
-template <class T, class Problem, int kCount, class A>
-__device__ __forceinline__ bool multiply_slopes(A (&dy)[kCount], const A (&h)[kCount],
-                                                const ActivatedProblem<Problem, A>& p) {
+/// dy = dy * act'(h) by calls. of(j, h) gives kStep elements of h from the j-th on.
+template <class T, int kStep, class Problem, int kCount, class A, class Of>
+__device__ __forceinline__ void call_slopes_of(A (&dy)[kCount], Of of, const ActivatedProblem<Problem, A>& p) {
+  constexpr int kCalled = kCalledCount<A, kCount>, kChunk = kCalled < kStep ? kStep : kCalled;
+#pragma unroll
+  for (int first = 0; first < kCount; first += kChunk) {
+    A slope[kChunk];
+#pragma unroll
+    for (int j = 0; j < kChunk; j += kStep) of(first + j, slope + j);
+    call_for_values(slope, [&](auto values) { return activation_slopes<T>(values, p); });
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) dy[first + j] *= slope[j];
+  }
+}
+
+/// dy = dy * act'(h); whether by a call, which takes the registers. So few elements of h at a time take few of them.
+template <class T, int kStep, class Problem, int kCount, class A, class Of>
+__device__ __forceinline__ bool multiply_slopes_of(A (&dy)[kCount], Of of, const ActivatedProblem<Problem, A>& p) {
   bool called = false;
   const auto common = [&](auto act) {
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) dy[j] *= decltype(act)::at(h[j], p.scalars).slope;
+    for (int j = 0; j < kCount; j += kStep) {
+      A h[kStep];
+      of(j, h);
+#pragma unroll
+      for (int i = 0; i < kStep; ++i) dy[j + i] *= decltype(act)::at(h[i], p.scalars).slope;
+    }
   };
   with_activation<T, kCount>(p.activation.kind, common, [&] {
-    const Values<A, kCount> slopes = activation_slopes<T>(values_of(h), p);
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) dy[j] *= slopes.value[j];
+    call_slopes_of<T, kStep>(dy, of, p);
     called = true;
   });
   return called;
+}
+
+/// The same of h in registers.
+template <class T, class Problem, int kCount, class A>
+__device__ __forceinline__ void call_slopes(A (&dy)[kCount], const A (&h)[kCount],
+                                            const ActivatedProblem<Problem, A>& p) {
+  call_slopes_of<T, 1>(dy, [&](int j, A* to) { *to = h[j]; }, p);
+}
+template <class T, class Problem, int kCount, class A>
+__device__ __forceinline__ bool multiply_slopes(A (&dy)[kCount], const A (&h)[kCount],
+                                                const ActivatedProblem<Problem, A>& p) {
+  return multiply_slopes_of<T, 1>(dy, [&](int j, A* to) { *to = h[j]; }, p);
 }
 
 /// The same for h = affine(xhat), whose weights it leaves in `weight`.

@@ -148,16 +148,14 @@ struct SharedRunParameter {
 template <class T, class Problem, class Parameter, class A, int kCount>
 __device__ __forceinline__ void multiply_run_slopes(A (&dy)[kCount], const A (&xhat)[kCount], const Parameter& weights,
                                                     const Parameter& biases, const Problem& p) {
-  A h[kCount];
-#pragma unroll
-  for (int j = 0; j < kCount; j += 2) {
+  const auto h_of = [&](int j, A* h) {
     A weight[2], bias[2];
     weights.get_pair(j, weight);
     biases.get_pair(j, bias);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) h[j + i] = affine(xhat[j + i], weight[i], bias[i]);
-  }
-  multiply_slopes<T>(dy, h, p);
+    for (int i = 0; i < 2; ++i) h[i] = affine(xhat[j + i], weight[i], bias[i]);
+  };
+  multiply_slopes_of<T, 2>(dy, h_of, p);
 }
 
 /// Writes one row of partials a block. Groups of one warp add theirs up; what is left is a part a warp, or a group of

@@ -193,7 +193,7 @@ struct ForwardWorker {
       store_pack(y + v * kClusterStride<T>, to_pack<T>(value));
     };
     const auto write_all = [&](auto apply) {
-      if (full) {
+      if (full && !kActivated) {  // each kind would have this twice
 #pragma unroll
         for (int v = 0; v < kVectors; ++v) write(v, apply);
       } else {
