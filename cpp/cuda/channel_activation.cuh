@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Activations inside the channel kernels: an access of values at a time. Kernels have instances for no activation, ReLU
-// and SiLU; AnyActivation looks the kind up, in one function per element type (row_activation.cuh says why).
+// and SiLU, and one for all others, most of which it calls (row_activation.cuh says why). Some have one for none and
+// one for any.
 #pragma once
 
 #include "cuda/channel_walk.cuh"
@@ -10,13 +11,27 @@ namespace normact::cuda {
 
 /// In the place of an activation: one that is known at run time only.
 struct AnyActivation {};
+/// The same of a kind that has no instance of its own. It has no mask.
+struct OtherActivation {};
 
 template <class T, class Act>
 constexpr bool kIdentity = std::is_same_v<Act, Identity<Math<T>>>;
 template <class T, class Act>
 constexpr bool kRelu = std::is_same_v<Act, Relu<Math<T>>>;
 template <class Act>
-constexpr bool kAny = std::is_same_v<Act, AnyActivation>;
+constexpr bool kOther = std::is_same_v<Act, OtherActivation>;
+template <class Act>
+constexpr bool kAny = std::is_same_v<Act, AnyActivation> || kOther<Act>;
+
+/// common(Act{}) with the formula of a kind without an instance that is inlined, else rare().
+template <class T, class Common, class Rare>
+__device__ __forceinline__ void with_other_activation(normact_activation_kind kind, Common common, Rare rare) {
+  switch (kind) {
+    case NORMACT_ACTIVATION_GELU: return common(Gelu<Math<T>>{});
+    case NORMACT_ACTIVATION_GELU_TANH: return common(GeluTanh<Math<T>>{});
+    default: return rare();
+  }
+}
 
 /// Whether the slope may have to come from the output: the reader refuses that for kinds where it does not follow.
 template <class Act>
@@ -31,11 +46,16 @@ constexpr bool slope_follows_from_output() {
 /// value = act(value).
 template <class T, class Act, class Problem, int kCount, class A>
 __device__ __forceinline__ void apply_activation(A (&value)[kCount], const ActivatedProblem<Problem, A>& p) {
-  if constexpr (kAny<Act>) {
+  const auto inlined = [&](auto act) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) value[j] = decltype(act)::at(value[j], p.scalars).value;
+  };
+  if constexpr (kOther<Act>) {
+    with_other_activation<T>(p.activation.kind, inlined, [&] { call_activation<T>(value, p); });
+  } else if constexpr (kAny<Act>) {
     activate<T>(value, p);
   } else {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) value[j] = Act::at(value[j], p.scalars).value;
+    inlined(Act{});
   }
 }
 
@@ -43,11 +63,16 @@ __device__ __forceinline__ void apply_activation(A (&value)[kCount], const Activ
 template <class T, class Act, class Problem, int kCount, class A>
 __device__ __forceinline__ void apply_slopes(A (&dy)[kCount], const A (&h)[kCount],
                                              const ActivatedProblem<Problem, A>& p) {
-  if constexpr (kAny<Act>) {
+  const auto inlined = [&](auto act) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) dy[j] *= decltype(act)::at(h[j], p.scalars).slope;
+  };
+  if constexpr (kOther<Act>) {
+    with_other_activation<T>(p.activation.kind, inlined, [&] { call_slopes<T>(dy, h, p); });
+  } else if constexpr (kAny<Act>) {
     multiply_slopes<T>(dy, h, p);
   } else {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) dy[j] *= Act::at(h[j], p.scalars).slope;
+    inlined(Act{});
   }
 }
 
@@ -70,12 +95,12 @@ template <class T, class Act, class Problem, int kCount, class A>
 __device__ __forceinline__ void apply_slopes_of_output(A (&dy)[kCount], const A (&y)[kCount],
                                                        const ActivatedProblem<Problem, A>& p) {
   if constexpr (kAny<Act>) {
-    Values<A, kCount> values;
+    A slope[kCount];
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) values.value[j] = y[j];
-    values = slopes_from_outputs<T>(values, p);
+    for (int j = 0; j < kCount; ++j) slope[j] = y[j];
+    call_for_values(slope, [&](auto values) { return slopes_from_outputs<T>(values, p); });
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) dy[j] *= values.value[j];
+    for (int j = 0; j < kCount; ++j) dy[j] *= slope[j];
   } else if constexpr (Act::kSlopeFromOutput) {
 #pragma unroll
     for (int j = 0; j < kCount; ++j) dy[j] *= Act::slope_from_output(y[j], p.scalars);

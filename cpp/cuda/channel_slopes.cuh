@@ -17,7 +17,7 @@ __device__ __forceinline__ A* table_at(const ChannelTable& table, int64_t row, i
 
 /// Whether a mask may tell the slope.
 template <class T, class Act>
-constexpr bool kMasked = kAny<Act> || kRelu<T, Act>;
+constexpr bool kMasked = (kAny<Act> && !kOther<Act>) || kRelu<T, Act>;
 
 /// What an activation's slope needs beside x: y, or addend where h is computed again; or nothing.
 template <class A>

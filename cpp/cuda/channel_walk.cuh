@@ -324,8 +324,8 @@ __device__ __forceinline__ void for_each_kept(Walk& walk, KeptPacks& packs, Load
   }
 }
 
-/// The same where they are in tensors: those that are left over at the end go together, some of them not valid. kAhead:
-/// what is used next is loaded before.
+/// The same where they are in tensors: those that are left over at the end go together, some of them not valid; of
+/// single elements, whose places are most of the code, all go as these. kAhead: what is used next is loaded before.
 template <int kBlock, bool kAhead, template <int> class In, class Walk, class Load, class Use>
 __device__ __forceinline__ void for_each_block(Walk& walk, const KeptPacks& none, Load load, Use use) {
   typename Walk::Run run;
@@ -333,18 +333,25 @@ __device__ __forceinline__ void for_each_block(Walk& walk, const KeptPacks& none
 #pragma unroll
     for (int k = 0; k < kBlock; ++k) spot[k] = walk.spot(run, first + k);
   };
+  const auto step = [&](int first, auto all) {  // all: whether kBlock accesses are left
+    typename Walk::Spot spot[kBlock];
+    In<kBlock> in;
+    look(first, spot);
+#pragma unroll
+    for (int k = 0; k < kBlock; ++k) spot[k].valid = decltype(all)::value || first + k < run.count;
+    load(spot, none, &in);
+    use(spot, in);
+  };
 #pragma unroll 1
   while (walk.next(&run)) {
     int index = 0;
-    if constexpr (!kAhead) {
+    if constexpr (Walk::kSingles) {
 #pragma unroll 1
-      for (; index + kBlock <= run.count; index += kBlock) {
-        typename Walk::Spot spot[kBlock];
-        In<kBlock> in;
-        look(index, spot);
-        load(spot, none, &in);
-        use(spot, in);
-      }
+      for (; index < run.count; index += kBlock) step(index, std::false_type{});
+      continue;
+    } else if constexpr (!kAhead) {
+#pragma unroll 1
+      for (; index + kBlock <= run.count; index += kBlock) step(index, std::true_type{});
     } else if (kBlock <= run.count) {
       typename Walk::Spot here[kBlock];
       In<kBlock> in;
@@ -364,14 +371,7 @@ __device__ __forceinline__ void for_each_block(Walk& walk, const KeptPacks& none
         if (more) in = coming;
       }
     }
-    if (index >= run.count) continue;
-    typename Walk::Spot spot[kBlock];
-    In<kBlock> in;
-    look(index, spot);
-#pragma unroll
-    for (int k = 0; k < kBlock; ++k) spot[k].valid = index + k < run.count;
-    load(spot, none, &in);
-    use(spot, in);
+    if (index < run.count) step(index, std::false_type{});
   }
 }
 

@@ -86,7 +86,7 @@ Status with_act(normact_activation_kind kind, Run run) {
   if (kind == NORMACT_ACTIVATION_IDENTITY) return run(Identity<Math<T>>{});
   if (kind == NORMACT_ACTIVATION_RELU) return run(Relu<Math<T>>{});
   if (kind == NORMACT_ACTIVATION_SILU) return run(Silu<Math<T>>{});
-  return run(AnyActivation{});
+  return run(OtherActivation{});
 }
 
 }  // namespace normact::cuda

@@ -171,10 +171,15 @@ Status launch_row_stream(const RowForward& p, const RowPlan& plan, const LaunchS
   const ColumnPlaces columns(p.geometry, plan.access == RowAccess::packed_pieces ? kPackSize<T> : 1);
   return with_stream_unit(
       plan.access, p.geometry, {&p.x, &p.residual, &p.weight, &p.bias, &p.y, &p.residual_out}, [&](auto unit) {
-        return shape.cluster > 1 ? launch_kernel<row_stream_forward_kernel<T, X, kKind, kActivated, true, unit()>>(
-                                       name, shape, launch, problem, scalars, columns)
-                                 : launch_kernel<row_stream_forward_kernel<T, X, kKind, kActivated, false, unit()>>(
-                                       name, shape, launch, problem, scalars, columns);
+        const auto run = [&](auto shared) {
+          return launch_kernel<row_stream_forward_kernel<T, X, kKind, kActivated, shared(), unit()>>(
+              name, shape, launch, problem, scalars, columns);
+        };
+        // Kernels with few registers are faster if they need not ask whether a row has several blocks.
+        if constexpr (unit() == StreamUnit::dense) {
+          if (shape.cluster == 1) return run(std::false_type{});
+        }
+        return run(std::true_type{});
       });
 }
 

@@ -11,6 +11,7 @@
 //          one of the cluster.
 #pragma once
 
+#include "cuda/cluster_exchange.cuh"
 #include "cuda/row_forward.cuh"
 #include "cuda/row_stream.cuh"
 
@@ -27,38 +28,44 @@ struct RowSlots {
   double blocks[kMaxCluster];
 };
 
+/// The blocks that share a row; kShared: whether they may be several.
+template <bool kShared>
+__device__ __forceinline__ int blocks_of_row() {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kShared) return static_cast<int>(cg::this_cluster().num_blocks());
+#endif
+  return 1;
+}
+
 /// Sum over all threads of the block, and of the cluster; every thread gets it.
-template <bool kCluster>
-__device__ __forceinline__ double row_sum(double value, RowSlots& slots) {
+__device__ __forceinline__ double row_sum(double value, RowSlots& slots, int blocks) {
   const int lane = threadIdx.x % kWarp;
   value = warp_sum(value);
   if (lane == 0) slots.warps[threadIdx.x / kWarp] = value;
   __syncthreads();
   value = warp_sum(lane < blockDim.x / kWarp ? slots.warps[lane] : 0.0);
-  if constexpr (kCluster) {
 #if __CUDA_ARCH__ >= 900
-    cg::cluster_group cluster = cg::this_cluster();
-    cluster_publish(value, slots.blocks, cluster.num_blocks());
-    cluster.sync();
-    value = warp_sum(lane < cluster.num_blocks() ? slots.blocks[lane] : 0.0);
-#endif
+  if (blocks > 1) {
+    cluster_publish(value, slots.blocks, blocks);
+    cg::this_cluster().sync();
+    value = warp_sum(lane < blocks ? slots.blocks[lane] : 0.0);
   }
+#endif
   return value;
 }
 
 /// Merges the moments of all threads of a row, `cols` elements in all; every thread gets the result. Two sums, the
 /// mean's first: merging pairs of moments instead divides at each, in fp64, which took most of the kernel's time.
-template <bool kCluster, NormKind kKind>
-__device__ __forceinline__ Moments<double> merge_over_row(const Moments<double>& mine, int64_t cols) {
+template <NormKind kKind>
+__device__ __forceinline__ Moments<double> merge_over_row(const Moments<double>& mine, int64_t cols, int blocks) {
   __shared__ RowSlots slots[2];
 #if __CUDA_ARCH__ >= 900
-  if constexpr (kCluster)
-    cg::this_cluster().barrier_wait();  // every block has started (the kernel arrived at its head)
+  cluster_wait(blocks);  // every block has started (the kernel arrived at its head)
 #endif
   const double count = static_cast<double>(cols);
   double mean = 0.0;
-  if constexpr (kKind == NormKind::layer) mean = row_sum<kCluster>(mine.mean * mine.count, slots[0]) / count;
-  return {mean, row_sum<kCluster>(recentred(mine, mean), slots[1]), count};
+  if constexpr (kKind == NormKind::layer) mean = row_sum(mine.mean * mine.count, slots[0], blocks) / count;
+  return {mean, row_sum(recentred(mine, mean), slots[1], blocks), count};
 }
 
 /// Moments of a thread, step by step, from those of each step about its own mean. Between the means of steps fp64 has
@@ -150,8 +157,8 @@ __device__ __forceinline__ void add_step(const A (&value)[kStreamUnroll][kSize],
 template <class T, bool kActivated, StreamUnit kUnit>
 constexpr int kStreamBlocks = kUnit == StreamUnit::dense && !kActivated && sizeof(T) < 8 ? 2 : 1;
 
-/// T, X: as in row_forward.cuh.
-template <class T, class X, NormKind kKind, bool kActivated, bool kCluster, StreamUnit kUnit>
+/// T, X: as in row_forward.cuh. kShared: whether rows may have several blocks.
+template <class T, class X, NormKind kKind, bool kActivated, bool kShared, StreamUnit kUnit>
 __global__ void __launch_bounds__(kMaxRowThreads, (kStreamBlocks<T, kActivated, kUnit>))
     row_stream_forward_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
                               const Scalars<Accumulator<T>> scalars, const __grid_constant__ ColumnPlaces columns) {
@@ -163,17 +170,18 @@ __global__ void __launch_bounds__(kMaxRowThreads, (kStreamBlocks<T, kActivated, 
   int64_t begin = 0;  // this block's slice, in units
   int64_t end = g.cols / kSize;
   bool leader = threadIdx.x == 0;
-  if constexpr (kCluster) {
+  const int blocks = blocks_of_row<kShared>();
 #if __CUDA_ARCH__ >= 900
-    cg::cluster_group cluster = cg::this_cluster();
-    cluster.barrier_arrive();
-    const int64_t share = (end + cluster.num_blocks() - 1) / cluster.num_blocks();
-    row = blockIdx.x / cluster.num_blocks();
-    begin = cluster.block_rank() * share;
+  if (blocks > 1) {
+    cluster_arrive(blocks);
+    const int rank = static_cast<int>(cg::this_cluster().block_rank());
+    const int64_t share = (end + blocks - 1) / blocks;
+    row = blockIdx.x / blocks;
+    begin = rank * share;
     end = begin + share < end ? begin + share : end;
-    leader = leader && cluster.block_rank() == 0;
-#endif
+    leader = leader && rank == 0;
   }
+#endif
   start_after_previous();
   const bool has_residual = !std::is_same_v<X, T> || p.residual.data != nullptr;
   const Operand* const operands[] = {&p.x, &p.residual, &p.residual_out, &p.y, &p.mean, &p.rstd};
@@ -199,7 +207,7 @@ __global__ void __launch_bounds__(kMaxRowThreads, (kStreamBlocks<T, kActivated, 
     if (has_residual) add_residual<Io>(places, residual, sum, units, value);
     add_step(value, units, of_thread);
   }
-  const Moments<double> moments = merge_over_row<kCluster, kKind>(of_thread.moments(), g.cols);
+  const Moments<double> moments = merge_over_row<kKind>(of_thread.moments(), g.cols, blocks);
   const A mean = static_cast<A>(moments.mean);
   const A rstd = reciprocal_std(static_cast<A>(moments.m2) / scalars.cols, scalars.eps,
                                 [](A value) { return reciprocal_sqrt(value); });
