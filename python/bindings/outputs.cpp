@@ -126,10 +126,11 @@ bool wants(nb::handle wanted, Py_ssize_t place) {
   return (PyList_Check(wanted.ptr()) ? PyList_GetItem(wanted.ptr(), place) : item(wanted, place).ptr()) == Py_True;
 }
 
-// An array like `like`; or, if that is a shape or a number, a statistic of x of that shape or so many bytes beside x.
+// An array like `like`; or, if that is a shape or a number, a statistic of x of that shape or so many bytes beside x. A
+// number in the place of x is no array either, and make_like() says so.
 nb::object make(nb::handle x, nb::handle like, nb::handle statistic, const char* function, nb::handle names) {
   if (PyTuple_CheckExact(like.ptr())) return make_statistic({x, function, names}, like, statistic);
-  if (PyLong_CheckExact(like.ptr())) return make_bytes(x, nb::cast<size_t>(like));
+  if (PyLong_CheckExact(like.ptr()) && !like.is(x)) return make_bytes(x, nb::cast<size_t>(like));
   return make_like({like, function, names});
 }
 

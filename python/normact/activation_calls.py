@@ -72,7 +72,7 @@ def forward(
     The other arguments are those of `normact.activation`, and the handle of the stream that `stream` has become.
     """
     if stream is not None:
-        with family_of(x, function).on_stream(x, stream) as found:
+        with family_of(x, function).on_stream(x, stream, function) as found:
             return forward(function, kind, x, bias, axis, alpha, beta, threshold, return_mask, out, None, found)
     number = kind_number(function, kind)
     alpha, beta, threshold = numbers(kind, alpha, beta, threshold)
@@ -109,7 +109,7 @@ def backward(
     """
     if stream is not None:
         arrays, options = (dy, x, y, mask, bias), (axis, alpha, beta, threshold)
-        with family_of(dy, function, "dy").on_stream(dy, stream) as found:
+        with family_of(dy, function, "dy").on_stream(dy, stream, function) as found:
             return backward(function, kind, *arrays, *options, out, None, wanted, found)
     number = kind_number(function, kind)
     alpha, beta, threshold = numbers(kind, alpha, beta, threshold)

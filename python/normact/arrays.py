@@ -85,9 +85,9 @@ class Family:
         return array
 
     @contextlib.contextmanager
-    def on_stream(self, x: Any, stream: Any) -> Iterator[int | None]:
+    def on_stream(self, x: Any, stream: Any, function: str) -> Iterator[int | None]:
         """Yields the handle to work on; None means that it has been made the library's current stream."""
-        yield stream_handle(stream)
+        yield stream_handle(stream, function)
 
 
 class _Numpy(Family):
@@ -134,8 +134,8 @@ class _Torch(Family):
         return x.stride(axis)
 
     @contextlib.contextmanager
-    def on_stream(self, x: Any, stream: Any) -> Iterator[int | None]:
-        handle = stream_handle(stream)
+    def on_stream(self, x: Any, stream: Any, function: str) -> Iterator[int | None]:
+        handle = stream_handle(stream, function)
         if not x.is_cuda:
             yield None
             return
@@ -173,8 +173,8 @@ class _Cupy(Family):
         return x.strides[axis] // x.itemsize
 
     @contextlib.contextmanager
-    def on_stream(self, x: Any, stream: Any) -> Iterator[int | None]:
-        handle = stream_handle(stream)
+    def on_stream(self, x: Any, stream: Any, function: str) -> Iterator[int | None]:
+        handle = stream_handle(stream, function)
         cuda = self._cupy.cuda
         with x.device, cuda.Stream.null if handle in _LEGACY_STREAMS else cuda.ExternalStream(handle):
             yield None
@@ -339,8 +339,8 @@ def mask_bytes(x: Any) -> int:
     return (math.prod(x.shape) + 7) // 8
 
 
-def stream_handle(stream: Any) -> int:
-    """The CUDA stream handle of an int or of any library's stream object."""
+def stream_handle(stream: Any, function: str) -> int:
+    """The CUDA stream handle of an int or of any library's stream object; `function` is what a message names."""
     if isinstance(stream, int):
         return stream
     protocol: Any = getattr(stream, "__cuda_stream__", None)
@@ -350,4 +350,5 @@ def stream_handle(stream: Any) -> int:
     for attribute in ("cuda_stream", "ptr"):  # PyTorch, CuPy
         if hasattr(stream, attribute):
             return int(getattr(stream, attribute))
-    raise TypeError(f"stream is of type {type(stream).__name__}; expected a stream handle or a stream object")
+    kind = type(stream).__name__
+    raise TypeError(f"{function}: stream is of type {kind}; expected a stream handle or a stream object")

@@ -42,7 +42,7 @@ _CURRENT = contextlib.nullcontext()
 
 def on_stream(like: Any, stream: Any, function: str, name: str = "x") -> AbstractContextManager[int | None]:
     """Yields the handle to work on; None means the current stream of the library of `like`."""
-    return _CURRENT if stream is None else family_of(like, function, name).on_stream(like, stream)
+    return _CURRENT if stream is None else family_of(like, function, name).on_stream(like, stream, function)
 
 
 def statistics(shape: tuple[int, ...], wanted: bool | Joined) -> tuple[Any, Any]:
@@ -133,7 +133,7 @@ def batch_forward(
     x = arrays[0]
     options = (training, channel_axis, eps, momentum, act)
     if stream is not None:
-        with family_of(x, function).on_stream(x, stream) as found:
+        with family_of(x, function).on_stream(x, stream, function) as found:
             return batch_forward(function, arrays, *options, return_stats, return_mask, out, None, found)
     more = return_stats or return_mask
     if not more and not isinstance(out, tuple):  # y alone, by the shortest way
@@ -180,7 +180,7 @@ def batch_backward(
     _, x, weight, bias, *_ = arrays
     if stream is not None:
         options = (training, channel_axis, act, return_daddend, out)
-        with family_of(x, function).on_stream(x, stream) as found:
+        with family_of(x, function).on_stream(x, stream, function) as found:
             return batch_backward(function, arrays, *options, None, wanted, found)
     wants_daddend = (return_daddend or arrays.addend is not None) and wanted[3]
     likes = x, weight, bias, x if wants_daddend else None
@@ -210,7 +210,7 @@ def group_forward(
     x = arrays[0]
     options = (num_groups, channel_axis, eps, momentum, act)
     if stream is not None:
-        with family_of(x, function).on_stream(x, stream) as found:
+        with family_of(x, function).on_stream(x, stream, function) as found:
             return group_forward(function, arrays, *options, return_stats, out, None, found)
     if not return_stats and not isinstance(out, tuple):  # y alone, by the shortest way
         family = None if out is not None else family_of(x, function)
@@ -240,7 +240,7 @@ def group_backward(
     """A backward. `arrays` are dy, x, weight, bias, mean and rstd."""
     _, x, weight, bias, _, _ = arrays
     if stream is not None:
-        with family_of(x, function).on_stream(x, stream) as found:
+        with family_of(x, function).on_stream(x, stream, function) as found:
             return group_backward(function, arrays, num_groups, channel_axis, act, out, None, wanted, found)
     likes = x, weight, bias, None
     done = dx, dweight, dbias, _ = _core.outputs(function, out, GRADIENTS, likes, wanted)

@@ -95,7 +95,7 @@ def forward(
         return out
     if stream is None:
         return _forward_on(call, gate, up, biases, options, out, None)
-    with family_of(gate, function, "gate").on_stream(gate, stream) as handle:
+    with family_of(gate, function, "gate").on_stream(gate, stream, function) as handle:
         return _forward_on(call, gate, up, biases, options, out, handle)
 
 
@@ -138,7 +138,7 @@ def backward(
     options = _options(kind, axis, alpha, beta, threshold, limit, up_offset)
     if stream is None:
         return _backward_on(call, dy, gate, up, biases, options, wanted, out, None)
-    with family_of(dy, function, "dy").on_stream(dy, stream) as handle:
+    with family_of(dy, function, "dy").on_stream(dy, stream, function) as handle:
         return _backward_on(call, dy, gate, up, biases, options, wanted, out, handle)
 
 

@@ -66,7 +66,7 @@ def forward(
     """
     if stream is not None:
         options = (axis, eps, residual, weight_offset, activation, alpha, return_stats, out)
-        with family_of(x, _NAMES[kind]).on_stream(x, stream) as found:
+        with family_of(x, _NAMES[kind]).on_stream(x, stream, _NAMES[kind]) as found:
             return forward(kind, x, weight, bias, *options, None, found)
     act = None if activation is None else activation_argument(_NAMES[kind], activation, alpha)
     return FORWARDS[kind](x, weight, bias, residual, axis, eps, weight_offset, act, out, return_stats, handle)
@@ -99,7 +99,7 @@ def backward(
     name = _BACKWARD_NAMES[kind]
     if stream is not None:
         options = (axis, dresidual, weight_offset, activation, alpha, out)
-        with family_of(x, name).on_stream(x, stream) as found:
+        with family_of(x, name).on_stream(x, stream, name) as found:
             return backward(kind, dy, x, weight, bias, mean, rstd, *options, None, wanted, found)
     act = None if activation is None else activation_argument(name, activation, alpha)
     return _core.norm_backward(

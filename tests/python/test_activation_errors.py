@@ -51,7 +51,7 @@ def wide(x: np.ndarray) -> np.ndarray:
         ({"kind": "softplus", "beta": -1.0}, ValueError, "activation: beta is -1; expected a finite number greater"),
         ({"kind": "softplus", "threshold": np.nan}, ValueError, "activation: threshold is nan; expected a number"),
         ({"return_mask": True}, ValueError, "activation: mask is given with kind gelu; expected None, as only relu"),
-        ({"stream": "main"}, TypeError, "stream is of type str; expected a stream handle or a stream object"),
+        ({"stream": "main"}, TypeError, "activation: stream is of type str; expected a stream handle or"),
     ],
     ids=lambda value: "-".join(f"{k}={v}" for k, v in value.items())[:40] if isinstance(value, dict) else "",
 )
@@ -70,6 +70,7 @@ def test_forward_arguments(options: dict[str, Any], error: type[Exception], matc
         ({"dy": X[:2]}, ValueError, r"relu_backward: dy has shape \(2, 4\); expected \(3, 4\)"),
         ({"dy": wide(X)}, ValueError, "relu_backward: dy has dtype float64; expected float32"),
         ({"dy": None}, TypeError, "relu_backward: dy is of type NoneType; expected an array"),
+        ({"x": 3}, TypeError, "relu_backward: x is of type int; expected an array"),
         ({"y": X}, ValueError, "relu_backward: x and y are given; expected exactly one of x, y and mask"),
         ({"x": None}, ValueError, "relu_backward: x, y and mask are None; expected exactly one of x, y and mask"),
         ({"mask": np.ones(2, np.uint8)}, ValueError, "relu_backward: x and mask are given; expected exactly one"),

@@ -267,7 +267,7 @@ def test_tensorflow_tensors_are_no_outputs():
         ({"axis": (1.5,)}, TypeError, "layer_norm: axis is of type float"),
         ({"axis": "last", "return_stats": True}, TypeError, "layer_norm: axis is of type str"),
         ({"axis": 7, "return_stats": True}, ValueError, r"layer_norm: axis\[0\] is 7; expected an axis of x"),
-        ({"stream": "main"}, TypeError, "stream is of type str; expected a stream handle or a stream object"),
+        ({"stream": "main"}, TypeError, "layer_norm: stream is of type str; expected a stream handle or"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

@@ -340,6 +340,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     (lambda x: nt.geglu(x, dim=[1]), TypeError, r"geglu: dim is of type list; expected an int"),  # pyright: ignore[reportArgumentType]
     (lambda x: nt.activation(x, ["relu"]), ValueError, r"activation: kind is \['relu'\]; expected one of"),  # pyright: ignore[reportArgumentType]
     (lambda x: nt.layer_norm(x, None), TypeError, r"layer_norm: normalized_shape is of type NoneType; expected an int"),  # pyright: ignore[reportArgumentType]
+    (lambda x: nt.layer_norm(x, x[0], x[0]), TypeError, r"layer_norm: normalized_shape is of type Tensor; expected an"),  # pyright: ignore[reportArgumentType]
     (lambda x: nt.rms_norm(x, 4.0), TypeError, r"rms_norm: normalized_shape is of type float; expected an int or a"),  # pyright: ignore[reportArgumentType]
     (lambda x: nt.silu(x.int()), TypeError, r"silu: x .*int32.*expected"),
     (lambda x: nt.silu(x.to(torch.float8_e4m3fn)), TypeError, r"silu: x .*expected"),

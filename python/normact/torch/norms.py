@@ -152,6 +152,8 @@ def trailing(function: str, input: Any, normalized_shape: int | Sequence[int]) -
         return _LAST  # as nearly always
     sizes = tuple(sizes)  # a torch.Size takes four times as long to cut
     try:
+        if isinstance(normalized_shape, torch.Tensor):  # a weight where PyTorch has the shape
+            raise TypeError
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     except TypeError:
         kind = type(normalized_shape).__name__
