@@ -12,7 +12,8 @@ namespace {
 // ---- Forward. Each returns false if the variant cannot serve the request.
 
 bool forward_warp(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
-  if (in_runs(r)) return plan_run_warp(r, device, Direction::forward, plan);
+  if (in_runs(r) && device.compute_capability >= 90) return plan_run_warp(r, device, Direction::forward, plan);
+  if (in_runs(r) || is_apart(r.access)) return plan_gather(r, device, Direction::forward, false, plan);
   const int64_t packs = packs_of(r);
   const int64_t most = size_of(r.dtype) == 2 ? 6 : 4;  // packs a thread
   if (packs < 1 || packs > most * kWarp) return false;
@@ -32,7 +33,8 @@ bool forward_warp(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) 
 }
 
 bool forward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
-  if (in_runs(r)) return plan_run_block(r, device, Direction::forward, plan);
+  if (in_runs(r) && plan_run_block(r, device, Direction::forward, plan)) return true;
+  if (in_runs(r) || is_apart(r.access)) return plan_gather(r, device, Direction::forward, true, plan);
   const int64_t packs = packs_of(r);
   // The most threads that a kernel has registers for, by packs a thread.
   const int size = size_of(r.dtype);
@@ -129,11 +131,13 @@ int64_t stream_units(const RowRequest& r) {
 }
 
 /// Threads of a block. Single elements that lie apart take many registers, so blocks of few threads, of which a
-/// multiprocessor has several that wait at different times (H100, bf16 layer norm of every second of 4096 columns, with
-/// 512, 256 and 128 threads: forward 228, 178 and 159 us, backward 295, 259 and 245).
+/// multiprocessor has several that wait at different times: of neighbouring rows (H200, bf16 layer norm of 1024 rows of
+/// 20000 columns side by side, forward, with 512, 256 and 128 threads: 541, 450 and 432 us), and of others while there
+/// are likely to be many (8192 rows of every second of 16384 columns: 632, 585 and 564; 112 rows of 57344 columns in
+/// pieces of 14: 95, 148 and 263).
 int stream_threads(const RowRequest& r) {
-  const bool apart = (r.access == RowAccess::strided && !r.contiguous) || in_lines(r);
-  const int64_t most = apart && r.geometry.cols < kStreamClusterCols ? 128 : 512;
+  const bool apart = r.access == RowAccess::strided && !r.contiguous && r.geometry.cols < 16384;
+  const int64_t most = apart || (in_lines(r) && r.geometry.cols < kStreamClusterCols) ? 128 : 512;
   return static_cast<int>(std::clamp<int64_t>(round_up(ceil_div(stream_units(r), 4), kWarp), kWarp, most));
 }
 
@@ -189,7 +193,8 @@ int backward_threads(const RowRequest& r, int elements) {
 }
 
 bool backward_warp(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
-  if (in_runs(r)) return plan_run_warp(r, device, Direction::backward, plan);
+  if (in_runs(r) && device.compute_capability >= 90) return plan_run_warp(r, device, Direction::backward, plan);
+  if (in_runs(r) || is_apart(r.access)) return plan_gather(r, device, Direction::backward, false, plan);
   const int64_t packs = packs_of(r);
   const int kept = kept_packs(r);
   const bool wide = size_of(r.dtype) == 2 && packs > kept * kWarp;
@@ -200,7 +205,8 @@ bool backward_warp(const RowRequest& r, const DeviceInfo& device, RowPlan* plan)
 }
 
 bool backward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
-  if (in_runs(r)) return plan_run_block(r, device, Direction::backward, plan);
+  if (in_runs(r) && plan_run_block(r, device, Direction::backward, plan)) return true;
+  if (in_runs(r) || is_apart(r.access)) return plan_gather(r, device, Direction::backward, true, plan);
   const int64_t packs = packs_of(r);
   if (packs < 1) return false;
   const int kept = kept_packs(r);
@@ -278,9 +284,10 @@ bool backward_stream(const RowRequest& r, const DeviceInfo& device, RowPlan* pla
 size_t bytes_of_places(const RowRequest& r, const RowPlan& plan) {
   const bool in_registers = plan.variant != NORMACT_ROW_STREAM && plan.variant != NORMACT_ROW_TILE;
   if (!in_registers || r.geometry.rows <= kTilesASum * plan.parts * plan.rows_per_block) return 0;
-  const int values = plan.variant == NORMACT_ROW_IMAGE ? 1
-                     : in_runs(r)                      ? plan.vectors * backward_run(size_of(r.dtype))
-                                                       : plan.vectors * pack_size(r);
+  const int values = plan.variant == NORMACT_ROW_IMAGE   ? 1
+                     : plan.access == RowAccess::runs    ? plan.vectors * backward_run(size_of(r.dtype))
+                     : plan.access == RowAccess::strided ? plan.vectors
+                                                         : plan.vectors * pack_size(r);
   return static_cast<size_t>(plan.blocks) * plan.threads * 2 * values * sizeof(double);
 }
 
@@ -343,8 +350,9 @@ Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, Ro
   const int64_t accumulator = accumulator_bytes(request.dtype);
   int64_t bytes = 0;
   if (plan->variant == NORMACT_ROW_STREAM) bytes += round_up(request.geometry.rows * 2 * accumulator, 256);
-  // Where a block has whole rows, one row of sums is the result itself.
-  const bool whole_rows = plan->variant == NORMACT_ROW_WARP || plan->variant == NORMACT_ROW_BLOCK;
+  // Where a block has whole rows of contiguous columns, one row of sums is the result itself.
+  const bool whole_rows =
+      (plan->variant == NORMACT_ROW_WARP || plan->variant == NORMACT_ROW_BLOCK) && !is_apart(plan->access);
   const bool partial = plan->parts > 1 || !whole_rows;
   if (request.parameter_gradients && partial) bytes += 2 * plan->parts * request.geometry.cols * accumulator;
   plan->places = request.parameter_gradients ? bytes_of_places(request, *plan) : 0;

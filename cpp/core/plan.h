@@ -45,6 +45,9 @@ enum class RowAccess : uint8_t {
   strided,            // one element at a time, at any strides; parameters of any mix of dtypes
 };
 
+/// Rows whose columns are in pieces or apart, which variants warp and block gather (cuda/row_gather.cuh).
+inline bool is_apart(RowAccess access) { return access == RowAccess::packed_pieces || access == RowAccess::strided; }
+
 struct RowPlan {
   normact_row_variant variant;
   RowAccess access;
@@ -71,6 +74,7 @@ struct RowRequest {
   RowAccess access;
   bool contiguous;           // as in the problem
   bool dense;                // rows of all operands of x's shape follow each other without gaps
+  bool near;                 // less than 2^31 elements between a row's columns, and from row to row, in all operands
   bool images;               // lines follow each other without gaps, in samples of whole packs
   bool residual;             // residual (forward) or dresidual (backward)
   bool activated;            // an activation

@@ -48,6 +48,9 @@ enum class Direction : uint8_t { forward, backward };
 bool plan_run_warp(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan);
 bool plan_run_block(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan);
 
+/// The same for rows whose columns are in pieces or apart; `block`: variant block (plan_gather.cpp).
+bool plan_gather(const RowRequest& r, const DeviceInfo& device, Direction direction, bool block, RowPlan* plan);
+
 /// Variant image; false if it cannot serve the request (plan_images.cpp).
 bool plan_image(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan);
 

@@ -105,6 +105,28 @@ bool rows_are_dense(const RowGeometry& g, std::initializer_list<const Operand*> 
   return dense;
 }
 
+/// Whether in each of these operands less than 2^31 elements are between a row's columns, and from a row to the next.
+bool is_near(const RowGeometry& g, std::initializer_list<const Operand*> operands) {
+  const auto magnitude = [](int64_t stride) {
+    return stride < 0 ? uint64_t{0} - static_cast<uint64_t>(stride) : static_cast<uint64_t>(stride);
+  };
+  return std::all_of(operands.begin(), operands.end(), [&](const Operand* operand) {
+    if (operand->data == nullptr) return true;
+    uint64_t span = 0;
+    for (int d = 0; d < g.col_ndim; ++d) {
+      const auto steps = static_cast<uint64_t>(g.col_shape[d] - 1);
+      if (steps > INT32_MAX || (steps > 0 && magnitude(operand->col_stride[d]) > INT32_MAX)) return false;
+      span += steps * magnitude(operand->col_stride[d]);
+      if (span > INT32_MAX) return false;
+    }
+    bool near = true;
+    for (int d = 0; d < g.row_ndim; ++d) {
+      near = near && (g.row_shape[d] == 1 || magnitude(operand->row_stride[d]) <= INT32_MAX);
+    }
+    return near;
+  });
+}
+
 RowRequest request_for(const RowProblem& problem, RowAccess access, bool residual, normact_row_variant variant,
                        int sm_margin) {
   RowRequest r{};
@@ -138,6 +160,7 @@ RowRequest request_of(const RowForward& p, normact_row_variant variant, int sm_m
   const RowAccess access = access_of(p, {&p.x, &p.residual, &p.y, &p.residual_out}, {&p.weight, &p.bias});
   RowRequest r = request_for(p, access, p.residual.data != nullptr, variant, sm_margin);
   r.dense = rows_are_dense(p.geometry, {&p.x, &p.residual, &p.y, &p.residual_out});
+  r.near = is_near(p.geometry, {&p.x, &p.residual, &p.y, &p.residual_out, &p.weight, &p.bias, &p.mean, &p.rstd});
   r.images = are_images(p, {&p.x, &p.residual, &p.y, &p.residual_out});
   return r;
 }
@@ -146,6 +169,7 @@ RowRequest request_of(const RowBackward& p, normact_row_variant variant, int sm_
   const RowAccess access = access_of(p, {&p.x, &p.dy, &p.dresidual, &p.dx, &p.daddend}, {&p.weight, &p.bias});
   RowRequest r = request_for(p, access, p.dresidual.data != nullptr, variant, sm_margin);
   r.dense = rows_are_dense(p.geometry, {&p.x, &p.dy, &p.dresidual, &p.dx});
+  r.near = is_near(p.geometry, {&p.x, &p.dy, &p.dresidual, &p.dx, &p.weight, &p.bias, &p.mean, &p.rstd});
   r.images = are_images(p, {&p.x, &p.dy, &p.dresidual, &p.dx});
   r.parameter_gradients = p.dweight.data != nullptr || p.dbias.data != nullptr;
   return r;

@@ -61,7 +61,6 @@ bool plan_run_tile(const RowRequest& r, const DeviceInfo& device, Direction dire
 
 /// Rows that a warp or less works on: several in each warp of a block.
 bool plan_run_warp(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan) {
-  if (device.compute_capability < 90) return false;
   const int run = run_of(r, direction);
   int64_t best = INT64_MAX;
   for (const int runs : {3, 2}) {

@@ -32,11 +32,11 @@ Status largest_workspace(const RowBackward& problem, const Launch& launch, size_
     legal = true;
     *bytes = std::max(*bytes, plan.workspace_bytes);
   };
-  // All lines are planned alike, but for images. Pieces need as much as single elements, or more: `stream` alone takes
-  // both, and of packs, being fewer, more ranges of rows.
-  const RowAccess apart = may_be_pieces(problem) ? RowAccess::packed_pieces : RowAccess::strided;
-  for (const RowAccess access : {RowAccess::packs, RowAccess::runs, RowAccess::lines, apart}) {
+  // All lines are planned alike, but for images.
+  for (const RowAccess access :
+       {RowAccess::packs, RowAccess::runs, RowAccess::lines, RowAccess::packed_pieces, RowAccess::strided}) {
     if (access == RowAccess::packs && !whole_packs) continue;
+    if (access == RowAccess::packed_pieces && !may_be_pieces(problem)) continue;
     const bool in_order = access == RowAccess::packs || access == RowAccess::runs;
     const bool in_lines = access == RowAccess::lines;
     if (mixed && (access == RowAccess::runs || in_lines)) continue;

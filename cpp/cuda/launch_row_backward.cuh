@@ -8,6 +8,7 @@
 #include "cuda/launch_row.cuh"
 #include "cuda/row_backward.cuh"
 #include "cuda/row_backward_cluster.cuh"
+#include "cuda/row_backward_gather.cuh"
 #include "cuda/row_backward_image.cuh"
 #include "cuda/row_backward_runs.cuh"
 #include "cuda/row_backward_tile.cuh"
@@ -214,6 +215,34 @@ Status launch_row_tile(const RowBackward& p, const RowPlan& plan, const Launch& 
   });
 }
 
+/// Rows whose columns are in pieces or apart; the planner gives them no fp64.
+template <class T, NormKind kKind, bool kActivated>
+Status launch_row_gather(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  const LaunchShape shape =
+      LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
+                  dim3(static_cast<unsigned>(plan.threads_per_row), static_cast<unsigned>(plan.rows_per_block)),
+                  plan.shared_bytes}
+          .chained();
+  const auto run = [&](auto unit_size, auto wide) {
+    constexpr GatherLayout kLayout = gather_backward_layout(sizeof(T), unit_size(), kActivated, wide());
+    const Operand* const tensors[] = {&p.dy, &p.dresidual, &p.dx};
+    return launch_kernel<
+        row_backward_gather_kernel<T, kKind, kActivated, unit_size(), kLayout.units, kLayout.threads, kLayout.kept>>(
+        "row norm backward kernel launch", shape, launch, KernelProblem<RowBackward, T, kActivated>(p),
+        Scalars<Accumulator<T>>(p), BackwardPlaces(p.geometry, unit_size, p.x, tensors, {&p.weight, &p.bias}),
+        launch.workspace.data, places_of(plan, launch));
+  };
+  const auto run_wide = [&](auto unit_size) {
+    if constexpr (gather_backward_layout(sizeof(T), unit_size(), kActivated, true).units > 0) {
+      if (plan.vectors == gather_backward_layout(sizeof(T), unit_size(), kActivated, true).units) {
+        return run(unit_size, std::true_type{});
+      }
+    }
+    return run(unit_size, std::false_type{});
+  };
+  return plan.access == RowAccess::strided ? run_wide(Constant<1>{}) : run_wide(Constant<kPackSize<T>>{});
+}
+
 /// The planner makes images of bare norms alone, and of no fp64.
 template <class T, NormKind kKind>
 Status launch_row_image(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
@@ -235,6 +264,10 @@ Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const
   if constexpr (sizeof(T) < 8) {
     if (plan.variant == NORMACT_ROW_TILE) {
       NORMACT_TRY((launch_row_tile<T, kKind, kActivated>(p, plan, launch)));
+      return launch_parameter_sum<T>(p, launch.workspace.data, plan.parts, launch);
+    }
+    if (is_apart(plan.access)) {
+      NORMACT_TRY((launch_row_gather<T, kKind, kActivated>(p, plan, launch)));
       return launch_parameter_sum<T>(p, launch.workspace.data, plan.parts, launch);
     }
     if constexpr (!kActivated) {

@@ -8,6 +8,7 @@
 #include "cuda/launch_row.cuh"
 #include "cuda/row_forward.cuh"
 #include "cuda/row_forward_cluster.cuh"
+#include "cuda/row_forward_gather.cuh"
 #include "cuda/row_forward_image.cuh"
 #include "cuda/row_forward_runs.cuh"
 #include "cuda/row_forward_tile.cuh"
@@ -163,6 +164,22 @@ Status launch_row_image(const RowForward& p, const RowPlan& plan, const LaunchSh
                                                            ImageSplit(p.geometry, plan, p.dtype, true));
 }
 
+/// Rows whose columns are in pieces or apart; the planner gives them no fp64.
+template <class T, NormKind kKind, bool kActivated>
+Status launch_row_gather(const RowForward& p, const RowPlan& plan, const Launch& launch) {
+  const LaunchShape shape =
+      LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
+                  dim3(static_cast<unsigned>(plan.threads_per_row), static_cast<unsigned>(plan.rows_per_block))}
+          .chained();
+  const auto run = [&](auto unit_size) {
+    const Operand* const tensors[] = {&p.residual, &p.residual_out, &p.y};
+    return launch_kernel<row_forward_gather_kernel<T, kKind, kActivated, unit_size()>>(
+        "row norm forward kernel launch", shape, launch, KernelProblem<RowForward, T, kActivated>(p),
+        Scalars<Accumulator<T>>(p), ForwardPlaces(p.geometry, unit_size, p.x, tensors, {&p.weight, &p.bias}));
+  };
+  return plan.access == RowAccess::packed_pieces ? run(Constant<kPackSize<T>>{}) : run(Constant<1>{});
+}
+
 template <class T, class X, NormKind kKind, bool kActivated>
 Status launch_row_stream(const RowForward& p, const RowPlan& plan, const LaunchShape& shape, const Launch& launch) {
   const char* name = "row norm forward kernel launch";
@@ -193,6 +210,7 @@ Status launch_row_forward_kind(const RowForward& p, const RowPlan& plan, const L
   if (plan.variant == NORMACT_ROW_CLUSTER) return launch_row_cluster<T, kKind, kActivated>(p, plan, shape, launch);
   if constexpr (sizeof(T) < 8) {
     if (plan.variant == NORMACT_ROW_TILE) return launch_row_tile<T, kKind, kActivated>(p, plan, shape, launch);
+    if (is_apart(plan.access)) return launch_row_gather<T, kKind, kActivated>(p, plan, launch);
     if constexpr (!kActivated) {
       if (plan.variant == NORMACT_ROW_IMAGE) return launch_row_image<T, kKind>(p, plan, shape, launch);
     }

@@ -72,8 +72,9 @@ TEST(contiguous_columns_of_rows_in_many_dimensions_are_packs) {
   CHECK(request_of(p, NORMACT_ROW_AUTO, 0).access == RowAccess::packed_pieces);
 }
 
-TEST(pieces_are_streamed) {
+TEST(pieces_that_are_far_apart_are_streamed) {
   RowRequest r = request(20, 6 * 64, DType::bf16, RowAccess::packed_pieces);
+  CHECK(!r.near);
   CHECK_EQ(static_cast<int>(forward(r).variant), static_cast<int>(NORMACT_ROW_STREAM));
   CHECK_EQ(static_cast<int>(backward(r).variant), static_cast<int>(NORMACT_ROW_STREAM));
   CHECK_EQ(forward(r).threads, 32);  // 48 packs, four a thread
@@ -86,15 +87,19 @@ TEST(pieces_are_streamed) {
   CHECK_EQ(forward(r).threads, 512);
 }
 
-TEST(pieces_need_no_less_memory_than_single_elements) {
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
-    for (const int64_t rows : {1, 15, 400, 100'000, 3'000'000}) {
-      for (int64_t cols = 8; cols < 5'000'000; cols += 8 + cols / 24 * 8) {
-        const RowPlan pieces = backward(request(rows, cols, dtype, RowAccess::packed_pieces));
-        const RowPlan strided = backward(request(rows, cols, dtype, RowAccess::strided));
-        CHECK(pieces.variant == NORMACT_ROW_STREAM && strided.variant == NORMACT_ROW_STREAM);
-        CHECK(pieces.workspace_bytes >= strided.workspace_bytes);
-      }
-    }
+TEST(rows_and_columns_are_near_where_no_operand_has_them_2_31_elements_apart) {
+  CHECK(request_of(Pieces{}.forward(), NORMACT_ROW_AUTO, 0).near);
+  for (const int64_t stride : {int64_t{INT32_MAX} / 5 - 63, int64_t{INT32_MAX} / 5 + 1, INT64_MAX / 8, INT64_MIN / 8}) {
+    RowForward p = Pieces{}.forward();
+    p.y.col_stride[0] = stride;  // of six channels
+    CHECK(request_of(p, NORMACT_ROW_AUTO, 0).near == (stride == INT32_MAX / 5 - 63));
+  }
+  RowForward p = Pieces{}.forward();
+  p.geometry.col_shape[0] = int64_t{1} << 32;
+  CHECK(!request_of(p, NORMACT_ROW_AUTO, 0).near);
+  for (const int64_t stride : {int64_t{INT32_MAX}, int64_t{1} << 31, -(int64_t{1} << 31)}) {
+    RowForward q = Pieces{}.forward();
+    q.x.row_stride[0] = stride;
+    CHECK(request_of(q, NORMACT_ROW_AUTO, 0).near == (stride == INT32_MAX));
   }
 }

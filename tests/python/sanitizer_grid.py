@@ -30,7 +30,9 @@ from devices import TorchDevice
 COLS = (1, 7, 33, 64, 257, 1000, 4097, 9224, 12289, 40000)
 DTYPES = (("float64", "float64"), ("float32", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
 WIDEST = ((15, 131208), (8, 245768))  # more rows than clusters of 16: slots of their rings are filled again
-SIDE_BY_SIDE = ((2, 100, 64), (2, 70, 36), (3, 65, 49), (1, 1500, 24), (3, 64, 49), (2, 720, 49))  # over axis 1
+SIDE_BY_SIDE = ((2, 100, 64), (2, 70, 36), (3, 65, 49), (1, 1500, 24), (3, 64, 49), (2, 720, 49))
+APART = ((2, 3, 5, 8), (2, 40, 3, 64), (2, 10, 3, 27), (3, 150, 2, 49), (2, 1100, 2, 16))
+OVER_AXES = tuple((shape, (1,)) for shape in SIDE_BY_SIDE) + tuple((shape, (1, 3)) for shape in APART)
 MIXED_COLS = (264, 768, 4096, 4097, 8192)  # beside a residual of float32; all but one whole packs
 LAYOUTS = ("contiguous", "offset_by_one", "transposed")
 
@@ -59,10 +61,10 @@ def main() -> int:
             run(device, variant, problem, "contiguous")
             for kind in KINDS
             for dtype, parameter_dtype in DTYPES
-            for shape in SIDE_BY_SIDE
+            for shape, axes in OVER_AXES
             for residual in (False, True)
             for problem in [
-                Problem(kind, shape, dtype, parameter_dtype, residual=residual, activation=activation, axes=(1,))
+                Problem(kind, shape, dtype, parameter_dtype, residual=residual, activation=activation, axes=axes)
             ]
         )
         ran[variant] += sum(

@@ -62,7 +62,7 @@ def test_rows(device: Device, kind: str, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("shape", [(2_000_000, 1), (300_000, 12)], ids=str)
 def test_rows_of_columns_apart(device: Device, kind: str, shape: tuple[int, ...]) -> None:
-    """Every second column, which on a GPU is read twice."""
+    """Every second column, which a GPU gathers."""
     x, dy = (of[:, ::2] for of in laid(device, (shape[0], 2 * shape[1]), False))
     check(device, row_bias_gradient(kind, x, dy, *parameters(device, shape[1])), shape[0])
 
