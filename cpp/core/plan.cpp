@@ -33,7 +33,13 @@ bool forward_warp(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) 
 }
 
 bool forward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
-  if (in_runs(r) && plan_run_block(r, device, Direction::forward, plan)) return true;
+  RowRequest largest = r;  // what runs take with a residual and gaps, or not at all: the bits are the same without
+  largest.residual = true;
+  largest.dense = false;
+  if (in_runs(r) && (r.mixed || r.dtype == DType::f64 || plan_run_block(largest, device, Direction::forward, plan)) &&
+      plan_run_block(r, device, Direction::forward, plan)) {
+    return true;
+  }
   if (in_runs(r) || is_apart(r.access)) return plan_gather(r, device, Direction::forward, true, plan);
   const int64_t packs = packs_of(r);
   // The most threads that a kernel has registers for, by packs a thread.

@@ -21,6 +21,7 @@ int64_t threads_of_row(int64_t units, int most) {
 bool plan_gather(const RowRequest& r, const DeviceInfo& device, Direction direction, bool block, RowPlan* plan) {
   const bool pieces = r.access == RowAccess::packed_pieces;
   if (!r.near || r.mixed || r.dtype == DType::f64 || r.geometry.rows > kMaxDivisibleRows) return false;
+  plan->stages = plan->shared_bytes = 0;  // that of another kernel, which did not fit
   plan->access = pieces ? RowAccess::packed_pieces : RowAccess::strided;
   const int unit_size = pieces ? pack_size(r) : 1;
   const int64_t units = r.geometry.cols / unit_size;

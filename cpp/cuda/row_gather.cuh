@@ -276,7 +276,8 @@ class GatherSum {
 
   __device__ __forceinline__ explicit GatherSum(Scratch& scratch)
       : sum_(scratch, kGroups ? static_cast<int>(threadIdx.y) : 0, static_cast<int>(threadIdx.x) / kWarp,
-             static_cast<int>(blockDim.x) / kWarp, kGroups ? 1 + static_cast<int>(threadIdx.y) : 0) {}
+             blockDim.x > kWarp ? static_cast<int>(blockDim.x) / kWarp : 0,
+             kGroups ? 1 + static_cast<int>(threadIdx.y) : 0) {}
   __device__ __forceinline__ void run(A (&value)[kCount], int turn) const {
     if (blockDim.x > kWarp) return sum_.run(value, turn);
 #pragma unroll

@@ -108,6 +108,28 @@ TEST(one_part_of_a_gathered_row_is_summed_where_its_strides_are_known) {
   CHECK_EQ(backward(r).workspace_bytes, size_t{2 * 256 * 4});
 }
 
+TEST(a_residual_does_not_choose_between_runs_and_gathered_rows) {
+  const DeviceInfo blackwell{120, 170, 99 * 1024 - 4096, {170, 85, 42, 21, 10}, 96 << 20};
+  for (const DeviceInfo& device : {kHopper, blackwell}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (int64_t cols = 2001; cols < 10'240; cols += 10) {
+        RowRequest r = apart(100, cols, dtype, RowAccess::runs);
+        for (const bool activated : {false, true}) {
+          r.activated = activated;
+          r.residual = false;
+          r.dense = true;
+          const RowPlan without = forward(r, device);
+          r.residual = true;
+          r.dense = false;
+          const RowPlan with = forward(r, device);
+          CHECK(with.access == without.access && same_division(with, without));
+          CHECK(with.shared_bytes <= device.shared_memory_block);
+        }
+      }
+    }
+  }
+}
+
 TEST(contiguous_rows_that_no_other_kernel_holds_are_gathered_by_elements) {
   const auto gathered = [](const RowPlan& plan) {
     return !is(plan, NORMACT_ROW_STREAM) && plan.access == RowAccess::strided;
