@@ -9,10 +9,6 @@
 namespace normact {
 namespace {
 
-uint64_t magnitude(int64_t stride) {
-  return stride < 0 ? uint64_t{0} - static_cast<uint64_t>(stride) : static_cast<uint64_t>(stride);
-}
-
 // > 0: dimension a is slower than b, < 0: faster. The first tensor that tells them apart decides; one that is expanded
 // along either does not.
 int compare(int a, int b, std::span<const MergedStrides> tensors) {

@@ -13,6 +13,11 @@ struct MergedStrides {
   int64_t* merged;
 };
 
+/// Of a stride, whichever way it goes.
+inline uint64_t magnitude(int64_t stride) {
+  return stride < 0 ? uint64_t{0} - static_cast<uint64_t>(stride) : static_cast<uint64_t>(stride);
+}
+
 /// Puts `dims` (numbers of dimensions) in the order of memory, slowest first, as far as it is the same in all tensors;
 /// else the first tensor that tells two apart decides.
 void sort_dims(std::span<int> dims, std::span<const MergedStrides> tensors);

@@ -33,13 +33,7 @@ bool forward_warp(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) 
 }
 
 bool forward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
-  RowRequest largest = r;  // what runs take with a residual and gaps, or not at all: the bits are the same without
-  largest.residual = true;
-  largest.dense = false;
-  if (in_runs(r) && (r.mixed || r.dtype == DType::f64 || plan_run_block(largest, device, Direction::forward, plan)) &&
-      plan_run_block(r, device, Direction::forward, plan)) {
-    return true;
-  }
+  if (in_runs(r) && plan_run_block(r, device, Direction::forward, plan)) return true;
   if (in_runs(r) || is_apart(r.access)) return plan_gather(r, device, Direction::forward, true, plan);
   const int64_t packs = packs_of(r);
   // The most threads that a kernel has registers for, by packs a thread.
@@ -327,11 +321,17 @@ bool try_variant(const Variant& variant, const RowRequest& r, const DeviceInfo& 
 Status plan_first_legal(const Variant (&variants)[6], const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
   for (const Variant& variant : variants) {
     if (r.variant != NORMACT_ROW_AUTO && r.variant != variant.id) continue;
-    // A residual takes shared memory; what cannot serve with one does not serve without, so that the bits are the same.
-    RowRequest with_residual = r;
-    with_residual.residual = true;
-    if (!r.residual && !try_variant(variant, with_residual, device, plan)) continue;
-    if (try_variant(variant, r, device, plan)) return {};
+    // A residual takes shared memory, and so do gaps between rows in runs; what cannot serve with these does not serve
+    // without, and by the same access, so that the bits are the same.
+    RowRequest served = r;
+    if (!r.residual || (r.dense && in_runs(r))) {
+      RowRequest largest = r;
+      largest.residual = true;
+      largest.dense = r.dense && !in_runs(r);
+      if (!try_variant(variant, largest, device, plan)) continue;
+      served.access = plan->access;
+    }
+    if (try_variant(variant, served, device, plan)) return {};
   }
   return {NORMACT_NOT_SUPPORTED, std::string("the row variant '") + variant_name(r.variant) + "' cannot serve " +
                                      std::to_string(r.geometry.rows) + " rows of " + std::to_string(r.geometry.cols) +

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "core/merge_dims.h"
 #include "core/plan_common.h"
 
 namespace normact {
@@ -107,9 +108,6 @@ bool rows_are_dense(const RowGeometry& g, std::initializer_list<const Operand*> 
 
 /// Whether in each of these operands less than 2^31 elements are between a row's columns, and from a row to the next.
 bool is_near(const RowGeometry& g, std::initializer_list<const Operand*> operands) {
-  const auto magnitude = [](int64_t stride) {
-    return stride < 0 ? uint64_t{0} - static_cast<uint64_t>(stride) : static_cast<uint64_t>(stride);
-  };
   return std::all_of(operands.begin(), operands.end(), [&](const Operand* operand) {
     if (operand->data == nullptr) return true;
     uint64_t span = 0;

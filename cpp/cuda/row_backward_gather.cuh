@@ -6,8 +6,8 @@
 //          in its registers.
 // Bytes    each element of x, dy (and dresidual) is read once, dx written once; parameter sums write one row a block to
 //          the workspace, which parameter_sum.cuh adds up in a fixed order.
-// Pipeline packs come in ahead, to slots in shared memory that their thread alone touches. Elements of 16 bits cannot:
-//          they are read when it is their turn, while other groups of the block are at work.
+// Pipeline packs come in ahead, to slots in shared memory that their thread alone touches. Single elements do not, as
+//          those of 16 bits cannot: they are read when it is their turn, while other groups of the block are at work.
 // Barriers lanes: none. Several warps: one named barrier a row.
 #pragma once
 

@@ -11,7 +11,7 @@ import pytest
 import normact
 from activation_cases import Kind
 from cases import Problem, inputs
-from checks import arrays, backward, check, check_backward, check_forward, forward
+from checks import arrays, check, check_backward, check_forward
 from devices import Device
 from layouts import channels_last
 
@@ -95,20 +95,6 @@ def test_rows_do_not_depend_on_their_neighbours(device: Device, kind: str, dtype
         return device.bits(gradient(given.dy[:rows], x, given.weight, **mean, rstd=found.rstd, axis=(1, 3)).dx)
 
     np.testing.assert_array_equal(dx_of(3), dx_of(70)[:3])
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("line", [8, 7])
-def test_in_place(device: Device, kind: str, dtype: str, line: int) -> None:
-    problem = Problem(kind, (3, 24, 4, line), dtype, axes=(1, 3))
-    given = arrays(device, problem)
-    want = device.bits(forward(problem, given))
-    forward(problem, given, out=given.x)
-    np.testing.assert_array_equal(device.bits(given.x), want)
-    fresh = arrays(device, problem)
-    dx = device.bits(backward(problem, fresh).dx)
-    backward(problem, fresh, out=fresh.dy)
-    np.testing.assert_array_equal(device.bits(fresh.dy), dx)
 
 
 @pytest.mark.parametrize("line", [8, 7])

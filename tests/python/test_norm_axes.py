@@ -177,8 +177,9 @@ def test_rows_do_not_depend_on_their_neighbours(device: Device, kind: str, dtype
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_in_place(device: Device, kind: str, dtype: str) -> None:
-    problem = Problem(kind, (2, 24, 4, 8), dtype, axes=(1,))
+@pytest.mark.parametrize(("line", "axes"), [(8, (1,)), (8, (1, 3)), (7, (1, 3))])
+def test_in_place(device: Device, kind: str, dtype: str, line: int, axes: tuple[int, ...]) -> None:
+    problem = Problem(kind, (3, 24, 4, line), dtype, axes=axes)
     given = arrays(device, problem)
     want = device.bits(forward(problem, given))
     forward(problem, given, out=given.x)
