@@ -16,7 +16,7 @@ BENCH_ARGS ?= $(if $(GPU),gpu,cpu)
 # CUDA code for the GPU of this machine; without one for sm_90 alone, so that it compiles in minutes. A wheel for others
 # is `make wheel`, which builds for every architecture.
 NORMACT_CUDA ?= AUTO
-NORMACT_CUDA_ARCHITECTURES ?= $(if $(GPU),native,90)
+NORMACT_CUDA_ARCHITECTURES ?= $(if $(GPU),native,90-real)
 NORMACT_WERROR ?= OFF
 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)

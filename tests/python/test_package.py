@@ -248,3 +248,26 @@ def test_find_package_with_cmake_dir(tmp_path: pathlib.Path):
     run(CMAKE, "-S", tmp_path, "-B", tmp_path / "build", f"-Dnormact_DIR={normact.cmake_dir()}")
     run(CMAKE, "--build", tmp_path / "build")
     run(tmp_path / "build" / "consumer")
+
+
+@pytest.mark.parametrize(
+    ("known", "processor", "expected"),
+    [
+        ((75, 80, 86, 90, 100, 103, 110, 120, 121), "x86_64", "75-real;80-real;90-real;100-real;120"),
+        ((75, 80, 86, 90, 100, 103, 110, 120, 121), "aarch64", "75-real;80-real;90-real;100-real;110-real;120"),
+        ((50, 60, 70, 75, 80, 89, 90), "x86_64", "75-real;80-real;90"),
+    ],
+)
+def test_major_architectures(tmp_path: pathlib.Path, known: tuple[int, ...], processor: str, expected: str):
+    """Those of nvcc that normact serves; only the newest with PTX."""
+    assert CMAKE
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\nprintf '%s\\n' " + " ".join(f"compute_{number}" for number in known) + "\n")
+    nvcc.chmod(0o755)
+    script = tmp_path / "script.cmake"
+    script.write_text(
+        f'set(NORMACT_CUDA OFF)\nset(CMAKE_SYSTEM_PROCESSOR {processor})\ninclude("{REPOSITORY}/cmake/cuda.cmake")\n'
+        f'normact_major_architectures("{nvcc}" found)\nfile(WRITE "{tmp_path}/found" "${{found}}")\n'
+    )
+    run(CMAKE, "-P", script)
+    assert (tmp_path / "found").read_text() == expected
