@@ -312,6 +312,7 @@ bool try_variant(const Variant& variant, const RowRequest& r, const DeviceInfo& 
   *plan = {};
   plan->variant = variant.id;
   plan->access = r.access;
+  plan->near = r.near;
   plan->cluster = 1;
   plan->rows_per_block = 1;
   plan->packs_per_block = static_cast<int>(std::min<int64_t>(packs_of(r), 1 << 30));

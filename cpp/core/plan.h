@@ -51,6 +51,7 @@ inline bool is_apart(RowAccess access) { return access == RowAccess::packed_piec
 struct RowPlan {
   normact_row_variant variant;
   RowAccess access;
+  bool near;            // as in the request
   int threads_per_row;  // in one block
   int vectors;          // packs, or runs, per thread and row, rounded up to an instantiated size
   int rows_per_block;   // rows that a block works on at the same time; of a tile or an image

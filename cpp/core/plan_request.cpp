@@ -167,7 +167,7 @@ RowRequest request_of(const RowBackward& p, normact_row_variant variant, int sm_
   const RowAccess access = access_of(p, {&p.x, &p.dy, &p.dresidual, &p.dx, &p.daddend}, {&p.weight, &p.bias});
   RowRequest r = request_for(p, access, p.dresidual.data != nullptr, variant, sm_margin);
   r.dense = rows_are_dense(p.geometry, {&p.x, &p.dy, &p.dresidual, &p.dx});
-  r.near = is_near(p.geometry, {&p.x, &p.dy, &p.dresidual, &p.dx, &p.weight, &p.bias, &p.mean, &p.rstd});
+  r.near = is_near(p.geometry, {&p.x, &p.dy, &p.dresidual, &p.dx, &p.daddend, &p.weight, &p.bias, &p.mean, &p.rstd});
   r.images = are_images(p, {&p.x, &p.dy, &p.dresidual, &p.dx});
   r.parameter_gradients = p.dweight.data != nullptr || p.dbias.data != nullptr;
   return r;

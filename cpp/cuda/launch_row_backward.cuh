@@ -39,7 +39,7 @@ Status launch_row_stream_backward(const RowBackward& p, const RowPlan& plan, con
   auto* means = static_cast<Means*>(launch.workspace.data);
   const KernelProblem<RowBackward, T, kActivated> problem(p);
   const Scalars<Accumulator<T>> scalars(p);
-  const ColumnPlaces columns(p.geometry, plan.access == RowAccess::packed_pieces ? kPackSize<T> : 1);
+  const ColumnPlaces columns(p.geometry, plan.access == RowAccess::packed_pieces ? kPackSize<T> : 1, plan.near);
   const int64_t means_bytes = (p.geometry.rows * static_cast<int64_t>(sizeof(Means)) + 255) / 256 * 256;
   void* partials = static_cast<char*>(launch.workspace.data) + means_bytes;
   LaunchShape shape;

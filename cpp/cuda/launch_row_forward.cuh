@@ -185,7 +185,7 @@ Status launch_row_stream(const RowForward& p, const RowPlan& plan, const LaunchS
   const char* name = "row norm forward kernel launch";
   const Scalars<Accumulator<T>> scalars(p);
   const KernelProblem<RowForward, T, kActivated> problem(p);
-  const ColumnPlaces columns(p.geometry, plan.access == RowAccess::packed_pieces ? kPackSize<T> : 1);
+  const ColumnPlaces columns(p.geometry, plan.access == RowAccess::packed_pieces ? kPackSize<T> : 1, plan.near);
   return with_stream_unit(
       plan.access, p.geometry, {&p.x, &p.residual, &p.weight, &p.bias, &p.y, &p.residual_out}, [&](auto unit) {
         const auto run = [&](auto shared) {

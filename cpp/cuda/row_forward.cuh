@@ -16,6 +16,7 @@
 #include "cuda/memory.cuh"
 #include "cuda/reduce.cuh"
 #include "cuda/row_activation.cuh"
+#include "cuda/row_parts.cuh"
 #include "cuda/values.cuh"
 #include "math/normalize.h"
 
@@ -137,14 +138,6 @@ __device__ __forceinline__ void write_output(const Problem& p, X* y, const OwnPa
                                                         [&](A(&h)[kSize]) { call_activation<X>(h, p); });
 }
 
-/// What a warp knows of its part of a row: sums of the deviations from `centre`, which is near its mean, and of the
-/// squares of these. The deviations are few units of the centre's last place, and without them merging would cost as
-/// many digits as the mean has before the deviations' own.
-template <class A>
-struct alignas(4 * sizeof(A)) RowPart {
-  A centre, deviations, squares, unused;
-};
-
 /// Mean of a set, sum of the squares about it, and how far the mean is from what this thread's deviations are from.
 template <class A>
 struct RowMoments {
@@ -154,8 +147,7 @@ struct RowMoments {
 };
 
 /// Those of a block's row, of whose values deviations are left. Every warp takes them, and their squares, about the
-/// mean of its first packs: these are enough of its values for that to cost few bits, whatever the others are. The
-/// warps meet by Chan's formula after one barrier of the block; two passes over the row would take two.
+/// mean of its first packs: these are enough of its values for that to cost few bits, whatever the others are.
 template <class T, int kVectors, class A = Accumulator<T>>
 __device__ __forceinline__ RowMoments<A> block_moments(const OwnPacks<T, kWarp>& own,
                                                        A (&value)[kVectors][kPackSize<T>], A reciprocal_cols) {
@@ -178,13 +170,10 @@ __device__ __forceinline__ RowMoments<A> block_moments(const OwnPacks<T, kWarp>&
   lane_sums<kWarp>(sums);
   if (lane == 0) parts[warp] = {about, sums[0], sums[1], A(0)};
   __syncthreads();
-  const RowPart<A> part = lane < warps ? parts[lane] : RowPart<A>{};
-  const A from = parts[0].centre, count = lane < warps - 1 ? A(kFull * kSize) : lane == warps - 1 ? last : A(0);
-  // About the first warp's centre: their distance is exact.
-  const Moments<A> own_part = moments_about(part.centre - from, part.deviations, part.squares, count,
-                                            lane < warps ? share_of_warp(lane) : A(0));
-  const A mean = warp_sum(own_part.mean * count) * reciprocal_cols;
-  return {from + mean, warp_sum(recentred(own_part, mean)), mean - (about - from)};
+  const A count = lane < warps - 1 ? A(kFull * kSize) : lane == warps - 1 ? last : A(0);
+  const MergedParts<A> row =
+      merge_parts(parts, warps, count, lane < warps ? share_of_warp(lane) : A(0), reciprocal_cols);
+  return {row.from + row.mean, row.squares, row.mean - (about - row.from)};
 }
 
 /// kLanes: lanes that share a row (warp), or 0 for all threads of a block (block). kThreads bounds the block, kBlocks

@@ -6,12 +6,13 @@
 //          multiprocessor, so that while one waits, others work. The grid of single elements is persistent: what a
 //          thread finds of its units lasts for many rows.
 // Bytes    each element of x (and residual) is read once, each of y (and residual_out) written once.
-// Barriers lanes: none. Block: one for each of the two sums of a row (rms: one).
-// Sums     from registers, of deviations from the row's rounded mean, and what these leave of it.
+// Barriers lanes: none. Block: one a row (row_parts.cuh); two where layer norm has single elements.
+// Sums     from registers, of deviations from a mean that is rounded, and what these leave of it.
 #pragma once
 
 #include "cuda/row_activation.cuh"
 #include "cuda/row_gather.cuh"
+#include "cuda/row_parts.cuh"
 #include "cuda/values.cuh"
 
 namespace normact::cuda {
@@ -68,26 +69,45 @@ struct GatheredStatistics {
 };
 
 /// Finds them. Of one object a block.
-template <class T, NormKind kKind>
+template <class T, NormKind kKind, int kSize, int kUnits>
 class GatheredMoments {
  public:
   using A = Accumulator<T>;
+  using Own = OwnUnits<kSize, kUnits, 3>;
   static constexpr bool kLayer = kKind == NormKind::layer;
-  using Total = GatherSum<A, 1, 2, false>;
-  using Spread = GatherSum<A, kLayer ? 2 : 1, 2, false>;
+  /// Whether warps leave parts of a row. Merging takes more instructions than a second sum, of which threads that have
+  /// a few single elements have none to spare.
+  static constexpr bool kParts = kLayer && kSize > 1;
+  template <int kCount>
+  using Sum = std::conditional_t<kParts, HelperSum<A, kCount>, GatherSum<A, kCount, 2, false>>;
+  using Total = Sum<1>;
+  using Spread = Sum<kLayer ? 2 : 1>;
+  struct Parts {
+    RowPart<A> of_warp[2][kWarp];
+  };
+  struct NoParts {};
   struct Scratch {
     typename Total::Scratch total;
     typename Spread::Scratch spread;
+    std::conditional_t<kParts, Parts, NoParts> parts;
   };
 
-  __device__ __forceinline__ explicit GatheredMoments(Scratch& scratch)
-      : total_(scratch.total), spread_(scratch.spread) {}
+  __device__ __forceinline__ GatheredMoments(Scratch& scratch, int units)
+      : scratch_(scratch), total_(scratch.total), spread_(scratch.spread) {
+    if (!kParts || blockDim.x <= kWarp) return;
+    const int first = static_cast<int>(threadIdx.x) % kWarp * kWarp, apart = static_cast<int>(blockDim.x);
+    if (first >= apart) return;  // no such warp
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) count_ += static_cast<A>(max(0, min(kWarp, units - u * apart - first)) * kSize);
+    share_ = A(1) / count_;
+  }
 
   /// turn: 0 and 1 by turns.
-  template <int kSize, int kUnits>
-  __device__ __forceinline__ GatheredStatistics<A> find(const OwnUnits<kSize, kUnits, 3>& own,
-                                                        const Unit<T, kSize> (&held)[kUnits], const Scalars<A>& scalars,
-                                                        int turn) const {
+  __device__ __forceinline__ GatheredStatistics<A> find(const Own& own, const Unit<T, kSize> (&held)[kUnits],
+                                                        const Scalars<A>& scalars, int turn) const {
+    if constexpr (kParts) {
+      if (blockDim.x > kWarp) return of_warps(own, held, scalars, turn);
+    }
     A mean = A(0);
     if constexpr (kLayer) {
       A total[1] = {A(0)};
@@ -100,25 +120,57 @@ class GatheredMoments {
       total_.run(total, turn);
       mean = total[0] * scalars.reciprocal_cols;
     }
-    A sums[kLayer ? 2 : 1] = {};  // squares, deviations
+    A sums[kLayer ? 2 : 1] = {};
+    add_up(own, held, mean, sums);
+    spread_.run(sums, turn);
+    if constexpr (!kLayer) return {A(0), A(0), rstd(sums[0], scalars)};
+    const Moments<A> row = moments_about(A(0), sums[kLayer], sums[0], A(0), scalars.reciprocal_cols);
+    return {mean, row.mean, rstd(row.m2, scalars)};
+  }
+
+ private:
+  /// Adds up the squares of the deviations of a thread's values from a centre, and if there are two sums, these.
+  template <int kCount>
+  static __device__ __forceinline__ void add_up(const Own& own, const Unit<T, kSize> (&held)[kUnits], A about,
+                                                A (&sums)[kCount]) {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
       A value[kSize];
       held[u].unpack(value);
-      if constexpr (kLayer) centre(value, mean);
+      if constexpr (kLayer) centre(value, about);
       sums[0] += own.valid(u) ? squares_of(value) : A(0);
-      if constexpr (kLayer) sums[1] += own.valid(u) ? total_of(value) : A(0);
+      if constexpr (kCount == 2) sums[1] += own.valid(u) ? total_of(value) : A(0);
     }
-    spread_.run(sums, turn);
-    const A left = kLayer ? sums[kLayer] * scalars.reciprocal_cols : A(0);
-    const A difference = sums[0] * scalars.reciprocal_cols - left * left;
-    const A variance = difference < A(0) ? A(0) : difference;  // by rounding, where all values are the same
-    return {mean, left, reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); })};
   }
 
- private:
+  static __device__ __forceinline__ A rstd(A squares, const Scalars<A>& scalars) {
+    const A variance = squares < A(0) ? A(0) : squares * scalars.reciprocal_cols;  // by rounding, of the same values
+    return reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });
+  }
+
+  /// Every warp about the mean of its first units: all of these are there, and enough of its values for that to cost
+  /// few bits, whatever the others are.
+  __device__ __forceinline__ GatheredStatistics<A> of_warps(const Own& own, const Unit<T, kSize> (&held)[kUnits],
+                                                            const Scalars<A>& scalars, int turn) const {
+    A first[kSize];
+    held[0].unpack(first);
+    const A about = warp_sum(total_of(first)) * A(1.0 / (kWarp * kSize));
+    A sums[2] = {};
+    add_up(own, held, about, sums);
+    lane_sums<kWarp>(sums);
+    RowPart<A>* const parts = scratch_.parts.of_warp[turn];
+    if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = {about, sums[1], sums[0], A(0)};
+    __syncthreads();
+    const int warps = static_cast<int>(blockDim.x) / kWarp;
+    const MergedParts<A> row = merge_parts(parts, warps, count_, share_, scalars.reciprocal_cols);
+    const A mean = row.from + row.mean;
+    return {mean, row.mean - (mean - row.from), rstd(row.squares, scalars)};
+  }
+
+  Scratch& scratch_;
   Total total_;
   Spread spread_;
+  A count_ = A(0), share_ = A(0);  // with parts: values of the warp that this lane merges, and 1 / count
 };
 
 template <class T, NormKind kKind, bool kActivated, int kSize>
@@ -128,8 +180,9 @@ __global__ void __launch_bounds__(gather_forward_layout(kSize).threads)
   using A = Accumulator<T>;
   constexpr int kUnits = gather_forward_layout(kSize).units, kAhead = kGatherAhead<kSize>;
   const RowGeometry& g = p.geometry;
-  __shared__ typename GatheredMoments<T, kKind>::Scratch scratch;
-  const GatheredMoments<T, kKind> moments(scratch);
+  using Statistics = GatheredMoments<T, kKind, kSize, kUnits>;
+  __shared__ typename Statistics::Scratch scratch;
+  const Statistics moments(scratch, places.units);
   const OwnUnits<kSize, kUnits, 3> own(places, g, p.x);
   start_after_previous();
   // Packs have more of them, and fewer instructions to find them.

@@ -267,6 +267,23 @@ struct Unit<T, 1> {
   static __device__ __forceinline__ void write(T* to, const A (&value)[1]) { *to = convert<T>(value[0]); }
 };
 
+/// Sum of each value over the blockDim.x lanes that share a row; the whole warp takes part.
+template <class A, int kCount>
+__device__ __forceinline__ void sums_of_lanes(A (&value)[kCount]) {
+#pragma unroll
+  for (A& of : value) of = sum_of_helpers(of, static_cast<int>(blockDim.x));
+}
+
+/// The same in the form of GatherSum.
+template <class A, int kCount>
+class HelperSum {
+ public:
+  struct Scratch {};
+
+  __device__ __forceinline__ explicit HelperSum(Scratch&) {}
+  __device__ __forceinline__ void run(A (&value)[kCount], int) const { sums_of_lanes(value); }
+};
+
 /// Sums of kCount values over the blockDim.x threads that share a row, kTurns times before a barrier of the caller's.
 /// kGroups: whether a block may have several rows of several warps each.
 template <class A, int kCount, int kTurns, bool kGroups>
@@ -280,8 +297,7 @@ class GatherSum {
              kGroups ? 1 + static_cast<int>(threadIdx.y) : 0) {}
   __device__ __forceinline__ void run(A (&value)[kCount], int turn) const {
     if (blockDim.x > kWarp) return sum_.run(value, turn);
-#pragma unroll
-    for (A& of : value) of = sum_of_helpers(of, static_cast<int>(blockDim.x));
+    sums_of_lanes(value);
   }
 
  private:

@@ -32,39 +32,28 @@ __device__ __forceinline__ int units_within(int64_t left, int apart) {
   return units;
 }
 
-/// Where units of columns at any strides are. Inlined at each use, divisions of 64 bits made kernels of 15,000
-/// instructions.
+/// Where units of columns at any strides are.
 struct ColumnPlaces {
-  bool near;             // there are fewer than 2^31; of packs there always are
+  bool near;             // there are fewer than 2^31, of packs always; of single elements that holds for offsets, too
   Divisor by[kMaxDims];  // sizes in units
 
-  ColumnPlaces(const RowGeometry& g, int unit_size) : near(g.cols / unit_size <= INT_MAX) {
-    for (int d = 0; near && d < g.col_ndim; ++d) {
+  ColumnPlaces(const RowGeometry& g, int unit_size, bool near) : near(near || unit_size > 1) {
+    for (int d = 0; this->near && d < g.col_ndim; ++d) {
       by[d] = Divisor(static_cast<unsigned>(g.col_shape[d] / (d + 1 == g.col_ndim ? unit_size : 1)));
     }
   }
-  /// Where the unit of kSize columns of this index is in each of some operands, in elements.
+
+  /// Where the pack of kSize columns of this index is in each of some operands, in elements.
   template <int kSize, class... Operands>
-  __device__ __forceinline__ void find(const RowGeometry& g, int64_t index, int64_t (&offset)[sizeof...(Operands)],
-                                       const Operands&... operands) const {
-    int i = 0;
-    if (kSize == 1 && !near) {
-      ((offset[i++] = find_far(g, operands, index)), ...);
-      return;
-    }
+  __device__ __forceinline__ void find_pack(const RowGeometry& g, int64_t index, int64_t (&offset)[sizeof...(Operands)],
+                                            const Operands&... operands) const {
+    int d = g.col_ndim - 1, i = 0;
+    unsigned rest = by[d].quotient(static_cast<unsigned>(index));
+    const unsigned in_piece = static_cast<unsigned>(index) - rest * by[d].size;
 #pragma unroll
-    for (int64_t& of : offset) of = 0;
-    auto rest = static_cast<unsigned>(index);
-    int d = g.col_ndim - 1;
-    if constexpr (kSize > 1) {
-      const unsigned outer = by[d].quotient(rest), inner = rest - outer * by[d].size;
-#pragma unroll
-      for (int64_t& of : offset) of = inner * kSize;
-      rest = outer;
-      --d;
-    }
+    for (int64_t& of : offset) of = in_piece * kSize;
 #pragma unroll 1
-    for (; d > 0; --d) {
+    for (--d; d > 0; --d) {
       const unsigned outer = by[d].quotient(rest), inner = rest - outer * by[d].size;
       i = 0;
       ((offset[i++] += inner * operands.col_stride[d]), ...);
@@ -74,9 +63,49 @@ struct ColumnPlaces {
     ((offset[i++] += rest * operands.col_stride[0]), ...);
   }
 
+  /// Where kUnits elements, `apart` from each other, are in each of some operands; `count` of them are there. One loop
+  /// for all, and 32 bits where these are enough: else this is half of a kernel's instructions.
+  template <int kUnits, class... Operands>
+  __device__ __forceinline__ void find_elements(const RowGeometry& g, int64_t first, int apart, int count,
+                                                int64_t (&offset)[kUnits][sizeof...(Operands)],
+                                                const Operands&... operands) const {
+    constexpr int kTensors = sizeof...(Operands);
+    if (!near) {
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u) {
+        int i = 0;
+        if (u < count) ((offset[u][i++] = find_far(g, operands, first + u * apart)), ...);
+      }
+      return;
+    }
+    unsigned index[kUnits];
+    int at[kUnits][kTensors] = {};
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) index[u] = static_cast<unsigned>(first) + u * apart;
+#pragma unroll 1
+    for (int d = g.col_ndim - 1; d > 0; --d) {
+      const int stride[] = {static_cast<int>(operands.col_stride[d])...};
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u) {
+        const unsigned outer = by[d].quotient(index[u]);
+        const int inner = static_cast<int>(index[u] - outer * by[d].size);
+#pragma unroll
+        for (int i = 0; i < kTensors; ++i) at[u][i] += inner * stride[i];
+        index[u] = outer;
+      }
+    }
+    const int stride[] = {static_cast<int>(operands.col_stride[0])...};
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+      for (int i = 0; i < kTensors; ++i) offset[u][i] = at[u][i] + static_cast<int>(index[u]) * stride[i];
+    }
+  }
+
  private:
-  static __device__ __noinline__ int64_t find_far(const RowGeometry& g, const Operand& operand, int64_t index) {
-    return strided_offset(index, g.col_ndim, g.col_shape, operand.col_stride);
+  /// A function: divisions of 64 bits, inlined at each use, made kernels of 15,000 instructions.
+  static __device__ __noinline__ int64_t find_far(const RowGeometry& g, const Operand& operand, int64_t column) {
+    return strided_offset(column, g.col_ndim, g.col_shape, operand.col_stride);
   }
 };
 
@@ -107,9 +136,13 @@ struct UnitPlaces<true, kSize, kUnits, kTensors> {
   template <class... Operands>
   __device__ __forceinline__ UnitPlaces(const ColumnPlaces& columns, const RowGeometry& g, int64_t first, int apart,
                                         int count, const Operands&... operands) {
+    if constexpr (kSize == 1) {
+      columns.find_elements(g, first, apart, count, at, operands...);
+    } else {
 #pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      if (u < count) columns.find<kSize>(g, first + u * apart, at[u], operands...);
+      for (int u = 0; u < kUnits; ++u) {
+        if (u < count) columns.find_pack<kSize>(g, first + u * apart, at[u], operands...);
+      }
     }
   }
   template <class E>

@@ -368,3 +368,22 @@ def test_row_stride_beyond_32_bits(device: Device, kind: str, needs_gpu_bytes: C
     apart = Arrays(**{**vars(given), "x": x, "s": x})
     compare(device, forward(problem, apart, return_stats=True), expected_forward(problem), "rows far apart")
     compare(device, backward(problem, apart), expected_backward(problem), "rows far apart")
+
+
+@pytest.mark.parametrize("step", [1, 2], ids=["pieces", "elements"])
+def test_column_stride_beyond_32_bits(
+    device: Device, kind: str, step: int, needs_gpu_bytes: Callable[[int], None]
+) -> None:
+    """Rows in three pieces that lie 2^31 elements apart."""
+    import torch
+
+    stride, shape = 1 << 31, (3, 5, 16)
+    needs_gpu_bytes(2 * (2 * stride + 5 * 16 * step))
+    problem = Problem(kind, shape, "bfloat16", axes=(0, 2))
+    given = arrays(device, problem)
+    storage = torch.empty(2 * stride + 5 * 16 * step, device="cuda", dtype=torch.bfloat16)
+    x = storage.as_strided(shape, (stride, 16 * step, step))
+    x.copy_(given.x)
+    apart = Arrays(**{**vars(given), "x": x, "s": x})
+    compare(device, forward(problem, apart, return_stats=True), expected_forward(problem), "columns far apart")
+    compare(device, backward(problem, apart), expected_backward(problem), "columns far apart")
