@@ -162,6 +162,29 @@ struct StreamAccess {
   template <int kUnits, int kTensors>
   using Places = UnitPlaces<kUnitsApart<kUnit>, kSize, kUnits, kTensors>;
 
+  /// What is read of a tensor of E before it is unpacked: single elements as they are, so that several can be under
+  /// way. Packs are unpacked at once, as there are no registers for both.
+  template <class E>
+  struct Loaded {
+    std::conditional_t<kPacks, A[kSize], E> read;
+
+    __device__ __forceinline__ void load(const E* unit) {
+      if constexpr (kPacks) {
+        StreamAccess::load(unit, read);
+      } else {
+        read = *unit;
+      }
+    }
+    __device__ __forceinline__ void take(A (&value)[kSize]) const {
+      if constexpr (kPacks) {
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) value[j] = read[j];
+      } else {
+        value[0] = convert<A>(read);
+      }
+    }
+  };
+
   template <class E>
   static __device__ __forceinline__ void load(const E* unit, A (&value)[kSize]) {
     if constexpr (kPacks) {

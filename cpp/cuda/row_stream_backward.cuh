@@ -189,15 +189,16 @@ __global__ void __launch_bounds__(kApplyThreads, (kApplyBlocks<T, kActivated, kU
     RowSteps<const A> mean(p.mean, g, at[5], groups), rstd(p.rstd, g, at[6], groups);
     for (row += groups > 1 ? threadIdx.y : 0; row < until; row += groups * kUnroll) {
       const int rows = units_within<kUnroll>(until - row, groups);
-      A x_value[kUnroll][kSize], value[kUnroll][kSize], addend[kUnroll][kSize];
+      typename Io::template Loaded<T> x_read[kUnroll], addend_read[kUnroll];
+      typename Io::template Loaded<X> dy_read[kUnroll];
       A means_of[kUnroll], rstds[kUnroll];
       GradientMeans<A> factors[kUnroll];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {  // all reads before the first write, which the compiler may not overtake
         if (u >= rows) continue;
-        Io::load(x.next(), x_value[u]);
-        Io::load(dy.next(), value[u]);
-        if (has_residual) Io::load(dresidual.next(), addend[u]);
+        x_read[u].load(x.next());
+        dy_read[u].load(dy.next());
+        if (has_residual) addend_read[u].load(dresidual.next());
         means_of[u] = A(0);
         if constexpr (kKind == NormKind::layer) means_of[u] = *mean.next();
         rstds[u] = *rstd.next();
@@ -206,26 +207,30 @@ __global__ void __launch_bounds__(kApplyThreads, (kApplyBlocks<T, kActivated, kU
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         if (u >= rows) continue;
+        A x_value[kSize], value[kSize], addend[kSize];
+        x_read[u].take(x_value);
+        dy_read[u].take(value);
+        if (has_residual) addend_read[u].take(addend);
         if constexpr (kActivated) {
           A h[kSize];
 #pragma unroll
           for (int j = 0; j < kSize; ++j) {
-            h[j] = affine(normalized(x_value[u][j], means_of[u], rstds[u]), w[0][j], b[0][j]);
+            h[j] = affine(normalized(x_value[j], means_of[u], rstds[u]), w[0][j], b[0][j]);
           }
-          multiply_slopes<T>(value[u], h, p);
+          multiply_slopes<T>(value, h, p);
         }
 #pragma unroll
         for (int j = 0; j < kSize; ++j) {
-          const A xhat = normalized(x_value[u][j], means_of[u], rstds[u]);
-          dweight[j] += value[u][j] * xhat;
-          dbias[j] += value[u][j];
-          value[u][j] = input_gradient(value[u][j] * w[0][j], xhat, rstds[u], factors[u].c1, factors[u].c2);
-          if (has_residual) value[u][j] += addend[u][j];
+          const A xhat = normalized(x_value[j], means_of[u], rstds[u]);
+          dweight[j] += value[j] * xhat;
+          dbias[j] += value[j];
+          value[j] = input_gradient(value[j] * w[0][j], xhat, rstds[u], factors[u].c1, factors[u].c2);
+          if (has_residual) value[j] += addend[j];
         }
         if constexpr (!std::is_same_v<X, T>) {
-          if (has_addend) Io::store(daddend.next(), value[u]);
+          if (has_addend) Io::store(daddend.next(), value);
         }
-        Io::store(dx.next(), value[u]);
+        Io::store(dx.next(), value);
       }
       if (++summed == kRowsASum / kUnroll) {
         places.take(dweight, dbias);
