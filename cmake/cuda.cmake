@@ -34,8 +34,8 @@ function(normact_find_nvcc result)
 endfunction()
 
 # What "all-major" stands for: each generation from Turing on that nvcc knows, and PTX of the newest for those to come.
-# Not what CMake and nvcc mean by it, which are also generations that normact does not serve, and on x86 Thor (110), which
-# comes with Arm cores alone and takes a sixth of the library.
+# Not what CMake and nvcc mean by it, which are also generations that normact does not serve, and on x86 Thor
+# (110), which comes with Arm cores alone.
 function(normact_major_architectures nvcc result)
   execute_process(COMMAND "${nvcc}" --list-gpu-arch OUTPUT_VARIABLE known COMMAND_ERROR_IS_FATAL ANY)
   set(architectures "")

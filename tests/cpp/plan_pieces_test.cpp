@@ -78,11 +78,15 @@ TEST(pieces_that_are_far_apart_are_streamed) {
   CHECK_EQ(static_cast<int>(forward(r).variant), static_cast<int>(NORMACT_ROW_STREAM));
   CHECK_EQ(static_cast<int>(backward(r).variant), static_cast<int>(NORMACT_ROW_STREAM));
   CHECK_EQ(forward(r).threads, 32);  // 48 packs, four a thread
+  CHECK(!forward(r).near && !backward(r).near);
   r.access = RowAccess::strided;
   CHECK_EQ(forward(r).threads, 96);
   r.geometry.cols = r.geometry.col_shape[0] = 2048;
   CHECK_EQ(forward(r).threads, 128);
   CHECK_EQ(backward(r).threads, 128);
+  r.near = true;
+  r.variant = NORMACT_ROW_STREAM;
+  CHECK(forward(r).near && backward(r).near);
   r.contiguous = true;
   CHECK_EQ(forward(r).threads, 512);
 }
