@@ -67,9 +67,23 @@ bool streams_outputs(const Problem& p, std::initializer_list<const View*> inputs
   return streams(p.geometry.size * tensors_of(p) * size_of(p.dtype));
 }
 
-PieceRule piece_rule(const PointwiseForward& p) {
+/// Whether the lines of x and y are pieces where they are.
+bool in_lines(const PointwiseForward& p, const PointwiseKernels& kernels) {
+  const PointwiseGeometry& geometry = p.geometry;
+  if (p.gated || p.bias.data || p.mask || is_identity(p.activation) || geometry.ndim < 2) return false;
+  if (!is_direct(geometry, p.x) || !is_direct(geometry, p.y)) return false;
+  return !(is_dense(p.x, geometry) && is_dense(p.y, geometry)) &&
+         kernels.takes_lines(p.activation.kind, geometry.shape[geometry.ndim - 1]);
+}
+
+PieceRule piece_rule(const PointwiseForward& p, const PointwiseKernels& kernels) {
+  const bool streams = streams_outputs(p, {&p.x, &p.up}, p.y, p.y);
+  if (!streams && in_lines(p, kernels)) {
+    const int64_t line = p.geometry.shape[p.geometry.ndim - 1];
+    return {.runs = false, .limit = kLinesPiece / line * line, .period = 0, .lines = true};
+  }
   PieceRule rule = piece_rule(p, {&p.x, &p.up, &p.y}, {&p.bias, &p.up_bias}, false, p.mask != nullptr);
-  rule.streams = streams_outputs(p, {&p.x, &p.up}, p.y, p.y);
+  rule.streams = streams;
   return rule;
 }
 
@@ -194,7 +208,7 @@ Status backward_with_sums(const PointwiseBackward& p, const PointwiseKernels& ke
 Status pointwise_forward(const PointwiseForward& problem) {
   const PointwiseKernels* kernels;
   NORMACT_TRY(find_pointwise_kernels(problem.dtype, &kernels));
-  const PieceRule rule = piece_rule(problem);
+  const PieceRule rule = piece_rule(problem, *kernels);
   parallel_elements(problem, rule, tensors_of(problem),
                     [&](Range elements, int) { kernels->forward(problem, rule, elements); });
   return Status();

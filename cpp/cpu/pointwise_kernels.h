@@ -18,6 +18,9 @@ constexpr int64_t kPieceBytes = 4096;  // of one buffer; a backward has up to ni
 constexpr int64_t kUnlimited = int64_t{1} << 62;
 constexpr int64_t kFlush = 64;  // numbers that are summed in fp32 before they join a longer sum
 
+/// Elements of a piece that is lines in place, and of the longest such line.
+constexpr int64_t kLinesPiece = 8 * 1024;
+
 /// Elements of a buffer.
 constexpr int64_t piece_size(DType dtype) { return kPieceBytes / size_of(accumulator_of(dtype)); }
 
@@ -27,6 +30,7 @@ struct PieceRule {
   int64_t limit;         // after this many elements
   int64_t period;        // > 0: = limit, a multiple of the bias's length; all pieces see the bias alike
   bool streams = false;  // outputs go past the caches
+  bool lines = false;  // pieces are whole lines of the innermost dimension, in place; the limit is a multiple of these
 };
 
 /// A part of the index space whose gradients are summed apart.
@@ -45,6 +49,8 @@ struct BoxSums {
 struct PointwiseKernels {
   /// y, and the mask, of the elements of a range; ranges begin at a multiple of the rule's limit, and of 8 with a mask.
   void (*forward)(const PointwiseForward& problem, const PieceRule& rule, Range elements);
+  /// Whether lines with gaps between them are faster in place than gathered, or than a piece each.
+  bool (*takes_lines)(int kind, int64_t length);
   /// dx and dup of a range.
   void (*backward)(const PointwiseBackward& problem, const PieceRule& rule, Range elements);
   /// The same for a box, whose sums are written to `sums`; `scratch` has as

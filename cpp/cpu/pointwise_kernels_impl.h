@@ -5,6 +5,7 @@
 #include "cpu/array_activation_impl.h"
 #include "cpu/pointwise_biases.h"
 #include "cpu/pointwise_blocks.h"
+#include "cpu/pointwise_lines.h"
 #include "cpu/pointwise_pieces.h"
 
 namespace normact::cpu {
@@ -21,6 +22,7 @@ struct Buffer {
 
 template <class T>
 void forward(const PointwiseForward& p, const PieceRule& rule, Range elements) {
+  if (rule.lines) return forward_by_lines<T>(p, rule, elements);
   using N = Accumulator<T>;
   Buffer<T, T> x_buffer, up_buffer, y_buffer;
   Buffer<N, T> bias_buffer, up_bias_buffer;
@@ -152,7 +154,7 @@ void backward_box(const PointwiseBackward& p, const PieceRule& rule, const BiasD
 
 template <class T>
 constexpr PointwiseKernels pointwise_for() {
-  return {forward<T>, backward<T>, backward_box<T>, kArrayActivations<Math<T>, Accumulator<T>>};
+  return {forward<T>, takes_lines<T>, backward<T>, backward_box<T>, kArrayActivations<Math<T>, Accumulator<T>>};
 }
 
 }  // namespace NORMACT_ISA

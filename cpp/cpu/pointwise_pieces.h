@@ -224,6 +224,11 @@ NORMACT_SIMD void for_pieces(const PointwiseGeometry& geometry, const PieceRule&
       if (to_turn < count) count = to_turn;
       visit(at, begin, count);
       at.advance(count);
+    } else if (rule.lines) {
+      const int64_t to_turn = at.lines_to_turn() * at.line();
+      if (to_turn < count) count = to_turn;
+      visit(at, begin, count);
+      at.advance_lines(count / at.line());
     } else {
       visit(at, begin, count);
       at = Position(geometry, begin + count);

@@ -6,14 +6,32 @@
 
 namespace normact::cpu::NORMACT_ISA {
 
+/// Copies from kBytes to twice as many bytes, or fewer by smaller pieces: the first and the last of them, which
+/// overlap.
+template <int kBytes>
+NORMACT_SIMD void copy_ends(const char* source, int64_t bytes, char* target) {
+  struct Piece {
+    char bytes[kBytes];
+  };
+  if (bytes >= kBytes) {
+    Piece first, last;
+    __builtin_memcpy(&first, source, kBytes);
+    __builtin_memcpy(&last, source + bytes - kBytes, kBytes);
+    __builtin_memcpy(target, &first, kBytes);
+    __builtin_memcpy(target + bytes - kBytes, &last, kBytes);
+  } else if constexpr (kBytes > 2) {
+    copy_ends<kBytes / 2>(source, bytes, target);
+  }
+}
+
 /// target[i] = source[i], apart from each other. Short arrays, for which a call of memcpy costs more than its copying.
 template <class T>
 NORMACT_SIMD void copy_array(const T* source, int64_t count, T* target) {
   using V = typename Raw<sizeof(T)>::type;
   constexpr int kStep = kLanesOfRaw<V>;
   if (count < kStep) {
-    __builtin_memcpy(target, source, size_t(count) * sizeof(T));
-    return;
+    const int64_t bytes = count * int64_t{sizeof(T)};
+    return copy_ends<kVectorBytes / 2>(reinterpret_cast<const char*>(source), bytes, reinterpret_cast<char*>(target));
   }
   int64_t i = 0;
   for (; i + kStep <= count; i += kStep) store_raw(target + i, load_raw<V>(source + i, All{}), All{});
@@ -21,14 +39,18 @@ NORMACT_SIMD void copy_array(const T* source, int64_t count, T* target) {
   if (i < count) store_raw(target + count - kStep, load_raw<V>(source + count - kStep, All{}), All{});
 }
 
+// Strided loops take four elements a turn: of the few instructions of one, the time would hang on where they lie.
+
 /// target[i] = source[i * step].
 template <class T>
 NORMACT_SIMD void copy_from(const T* source, int64_t step, int64_t count, T* target) {
   if (step == 1) {
     copy_array(source, count, target);
   } else if (step == 2) {
+#pragma GCC unroll 4
     for (int64_t i = 0; i < count; ++i) target[i] = source[2 * i];
   } else {
+#pragma GCC unroll 4
     for (int64_t i = 0; i < count; ++i) target[i] = source[i * step];
   }
 }
@@ -39,6 +61,7 @@ NORMACT_SIMD void copy_to(const T* source, int64_t step, int64_t count, T* targe
   if (step == 1) {
     copy_array(source, count, target);
   } else {
+#pragma GCC unroll 4
     for (int64_t i = 0; i < count; ++i) target[i * step] = source[i];
   }
 }
@@ -48,7 +71,27 @@ template <class T>
 NORMACT_SIMD void copy_between(const T* source, int64_t from, int64_t count, T* target, int64_t to) {
   if (to == 1) return copy_from(source, from, count, target);
   if (from == 1) return copy_to(source, to, count, target);
+#pragma GCC unroll 4
   for (int64_t i = 0; i < count; ++i) target[i * to] = source[i * from];
+}
+
+/// Arrays of kLength elements, so many steps apart.
+template <int kLength, class T>
+NORMACT_SIMD void copy_arrays(const T* source, int64_t from, int64_t count, T* target, int64_t to) {
+  for (int64_t i = 0; i < count; ++i) __builtin_memcpy(target + i * to, source + i * from, kLength * sizeof(T));
+}
+
+/// Lines of `length` elements: target[i * to + j * to_apart] = source[i * from + j * from_apart].
+template <class T>
+NORMACT_SIMD void copy_lines(const T* source, int64_t from, int64_t from_apart, int64_t count, int64_t length,
+                             T* target, int64_t to, int64_t to_apart) {
+  const bool arrays = from_apart == 1 && to_apart == 1;
+  if (arrays && length == 2) return copy_arrays<2>(source, from, count, target, to);
+  if (arrays && length == 3) return copy_arrays<3>(source, from, count, target, to);
+  if (arrays && length == 4) return copy_arrays<4>(source, from, count, target, to);
+  for (int64_t j = 0; j < length; ++j) {
+    copy_between(source + j * from_apart, from, count, target + j * to_apart, to);
+  }
 }
 
 // ---- Short rows, one after the other, from and to columns -----------------------------------------------------------

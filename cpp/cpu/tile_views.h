@@ -74,15 +74,13 @@ class TileColumns {
     }
     // Lines are short: the rows at one place of all of them, which lie evenly too.
     T* const first = here + (lines.begin * line - all.begin);
-    const int64_t step = operand_->row_stride[0];
+    const int64_t step = operand_->row_stride[0], apart = operand_->row_stride[1];
     turn_runs<kIn>({all.begin, lines.begin * line}, column, count, here);
-    for (int64_t i = 0; i < line; ++i) {
-      T* const memory = rows_[lines.begin * line + i];
-      for (int64_t c = 0; c < count; ++c) {
-        T *const there = memory + offset(column + c), *const to = first + c * tile_rows_ + i;
-        kIn ? copy_between(there, step, lines.end - lines.begin, to, line)
-            : copy_between(to, line, lines.end - lines.begin, there, step);
-      }
+    T* const memory = rows_[lines.begin * line];
+    for (int64_t c = 0; c < count; ++c) {
+      T *const there = memory + offset(column + c), *const to = first + c * tile_rows_;
+      kIn ? copy_lines(there, step, apart, lines.end - lines.begin, line, to, line, 1)
+          : copy_lines(to, line, 1, lines.end - lines.begin, line, there, step, apart);
     }
     turn_runs<kIn>({lines.end * line, all.end}, column, count, here + (lines.end * line - all.begin));
   }
