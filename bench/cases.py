@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bench.operations import APPLIED, BIASED, FROM_OUTPUT, GATES, KINDS, LAYOUTS, OPERATIONS, Operation, Traffic
+from bench.operations import APPLIED, AXES, BIASED, FROM_OUTPUT, GATES, KINDS, LAYOUTS, OPERATIONS, Operation, Traffic
 
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
 MIB = 1 << 20
@@ -145,7 +145,7 @@ class Case:
         op, backward = self.operation, self.direction == "backward"
         given = op.weight + op.bias
         moved = given + (given > 0) * backward  # a backward reads the first and writes the gradients of all
-        parameters = moved * self.shape[self.axis] * ITEM_BYTES[self.parameter_dtype]
+        parameters = moved * math.prod(self.shape[axis] for axis in self.axes) * ITEM_BYTES[self.parameter_dtype]
         statistics = op.statistics * math.prod(self.statistics_shape) * (8 if self.dtype == "fp64" else 4)
         mask = math.prod(self.shape) // 8 if op.mask else 0
         return sum(self.traffic) * self.tensor_bytes + parameters + statistics + mask
@@ -193,7 +193,7 @@ PLAIN = ("layer_norm", "rms_norm")
 FUSED = ("add_layer_norm", "add_rms_norm")
 MIXED = tuple(f"mixed_{name}" for name in FUSED)
 ACTIVATED = tuple(f"{norm}_{kind}" for norm in PLAIN for kind in APPLIED)
-OVER = tuple(name for name, operation in OPERATIONS.items() if operation.axes)
+OVER, OVER_SAMPLES = (tuple(n for n, operation in OPERATIONS.items() if operation.axes == axes) for axes in AXES)
 ACTIVATED_WIDTHS = (256, 1024, 4096, 8192, 16384)
 
 
@@ -284,6 +284,8 @@ def gated() -> list[Case]:
 
 
 IMAGES = ((64, 256, 56, 56), (32, 96, 224, 224))  # norms of the channels of every pixel, as in ConvNeXt
+# Samples of so many features: more than a tile holds, so that they are read twice.
+SAMPLES = ((200_000, 256), (60_000, 1_000), (60_000, 1_001), (16_384, 4_096))
 # Its last stages, tiny and large: planes that are not whole packs in 16 bits.
 SMALL_IMAGES = ((64, 384, 14, 14), (64, 768, 7, 7), (64, 768, 14, 14), (64, 1536, 7, 7))
 
@@ -359,6 +361,7 @@ GROUPS = {
     "peers": peers,
     "images": lambda: each(PLAIN, TYPES, IMAGES),
     "axes": lambda: each(OVER, TYPES, IMAGES),
+    "samples": lambda: each(OVER_SAMPLES, TYPES, SAMPLES),
     "small_images": lambda: each(PLAIN, TYPES, SMALL_IMAGES),
     "cpu_images": lambda: each(PLAIN, ("fp32", "bf16"), CPU_IMAGES),
     "cpu": lambda: each(PLAIN, ("fp32", "bf16"), CPU_SHAPES) + each(FUSED, ("fp32",), [(128, 1024), (4096, 768)]),

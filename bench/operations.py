@@ -79,7 +79,7 @@ def _channel(function: str, applied: str = "", addend: bool = False) -> list[Ope
     ]
 
 
-AXES = ((1, 3),)  # several of an image's that are not neighbours
+AXES = ((1, 3), (0,))  # several of an image's that are not neighbours; the samples of each feature
 LAYOUTS = ("nchw", "nhwc")
 APPLIED = ("relu", "silu", "gelu")  # that end norms of rows
 KINDS = ("identity", "relu", "relu6", "squared_relu", "leaky_relu", "elu", "gelu", "gelu_tanh", "quick_gelu", "silu")

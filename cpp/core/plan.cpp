@@ -119,34 +119,8 @@ bool forward_tile(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) 
   return plan_tile(r, device, Direction::forward, plan);
 }
 
-/// Of rows that go to clusters. These make a few shorter ones faster and many slower, and how a row is summed must not
-/// depend on how many there are (H100, bf16 layer norm of 43572 columns, without and with clusters of 8: one row 25 and
-/// 9 us, 64 rows 26 and 28, 353 rows 70 and 130, 2000 rows 325 and 712).
-constexpr int64_t kStreamClusterCols = 1 << 17;
-
-/// Units of a row, as kernels of `stream` go through it.
-int64_t stream_units(const RowRequest& r) {
-  const bool in_packs = r.access == RowAccess::packs || r.access == RowAccess::packed_pieces;
-  return in_packs ? r.geometry.cols / pack_size(r) : r.geometry.cols;
-}
-
-/// Threads of a block. Single elements that lie apart take many registers, so blocks of few threads, of which a
-/// multiprocessor has several that wait at different times: of neighbouring rows (H200, bf16 layer norm of 1024 rows of
-/// 20000 columns side by side, forward, with 512, 256 and 128 threads: 541, 450 and 432 us), and of others while there
-/// are likely to be many (8192 rows of every second of 16384 columns: 632, 585 and 564; 112 rows of 57344 columns in
-/// pieces of 14: 95, 148 and 263).
-int stream_threads(const RowRequest& r) {
-  const bool apart = r.access == RowAccess::strided && !r.contiguous && r.geometry.cols < 16384;
-  const int64_t most = apart || (in_lines(r) && r.geometry.cols < kStreamClusterCols) ? 128 : 512;
-  return static_cast<int>(std::clamp<int64_t>(round_up(ceil_div(stream_units(r), 4), kWarp), kWarp, most));
-}
-
 bool forward_stream(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
-  plan->cluster = device.compute_capability >= 90 && r.geometry.cols >= kStreamClusterCols ? 8 : 1;
-  plan->threads = stream_threads(r);
-  plan->threads_per_row = plan->threads;
-  plan->blocks = r.geometry.rows * plan->cluster;
-  return true;
+  return plan_stream(r, device, Direction::forward, plan);
 }
 
 // ---- Backward.
@@ -268,15 +242,7 @@ bool backward_tile(const RowRequest& r, const DeviceInfo& device, RowPlan* plan)
 }
 
 bool backward_stream(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
-  const int64_t units = stream_units(r);
-  const int64_t slabs = ceil_div(units, 256);
-  plan->threads = stream_threads(r);
-  plan->threads_per_row = plan->threads;
-  plan->blocks = r.geometry.rows;
-  // Enough blocks to fill the device eight times, but ranges of at least 16 rows: partial sums stay small beside x.
-  plan->parts = std::clamp<int64_t>(ceil_div(8 * device.multiprocessors, slabs), 1,
-                                    std::min<int64_t>(65535, ceil_div(r.geometry.rows, 16)));
-  return slabs <= kMaxBlocks;
+  return plan_stream(r, device, Direction::backward, plan);
 }
 
 /// Of sums that grow in registers over more than kTilesASum tiles. `stream` has places in shared memory; for those of

@@ -21,6 +21,8 @@ constexpr int kClusterServants = 2;        // more warps of it: one exchanges su
 constexpr int kExchangeDepth = 4;          // rows whose sums a cluster's blocks exchange at the same time
 constexpr int kTileForwardThreads = 512;   // of a block, two of which have registers for all their threads
 constexpr int kTileBackwardThreads = 320;  // the same, but for activations
+constexpr int kElementThreads = 256;       // of a block, where single elements are streamed
+constexpr int kApplyColumns = 4;           // that a warp of it has at the same time, where it goes over rows
 constexpr int kTilesASum = 256;  // tiles of a block, or rows of a cluster, that a thread adds one to the other
 
 constexpr int kStaticSharedReserve = 4096;  // of a block's shared memory, for the kernels' static one
@@ -52,9 +54,11 @@ struct RowPlan {
   normact_row_variant variant;
   RowAccess access;
   bool near;            // as in the request
-  int threads_per_row;  // in one block
+  bool elements;        // stream: single elements (cuda/row_stream_elements.cuh)
+  int apply_rows;       // elements, backward: rows of a warp at a time in the second pass
+  int threads_per_row;  // in one block; elements: strands that it has of a row
   int vectors;          // packs, or runs, per thread and row, rounded up to an instantiated size
-  int rows_per_block;   // rows that a block works on at the same time; of a tile or an image
+  int rows_per_block;   // rows that a block works on at the same time; of a tile or an image; elements: a warp
   int lanes_a_sum;      // of a tile, backward: neighbouring lanes that share the sums of parameter gradients
   int cluster;          // blocks that share a row
   int packs_per_block;  // of a row, or an image, within a cluster
@@ -76,6 +80,7 @@ struct RowRequest {
   bool contiguous;           // as in the problem
   bool dense;                // rows of all operands of x's shape follow each other without gaps
   bool near;                 // less than 2^31 elements between a row's columns, and from row to row, in all operands
+  bool beside;               // rows are nearer to each other than columns, in all operands of x's shape
   bool images;               // lines follow each other without gaps, in samples of whole packs
   bool residual;             // residual (forward) or dresidual (backward)
   bool activated;            // an activation

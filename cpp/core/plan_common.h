@@ -57,4 +57,7 @@ bool plan_image(const RowRequest& r, const DeviceInfo& device, Direction directi
 /// Variant tile; false if it cannot serve the request (plan_tiles.cpp).
 bool plan_tile(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan);
 
+/// Variant stream, which serves whatever has few enough blocks (plan_stream.cpp).
+bool plan_stream(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan);
+
 }  // namespace normact

@@ -125,6 +125,16 @@ bool is_near(const RowGeometry& g, std::initializer_list<const Operand*> operand
   });
 }
 
+/// Whether rows are nearer to each other than columns in all these operands.
+bool are_beside(const RowProblem& problem, std::initializer_list<const Operand*> like_x) {
+  const RowGeometry& g = problem.geometry;
+  if (problem.adjacent || g.row_shape[g.row_ndim - 1] == 1) return problem.adjacent;
+  return std::all_of(like_x.begin(), like_x.end(), [&](const Operand* operand) {
+    return operand->data == nullptr ||
+           magnitude(operand->row_stride[g.row_ndim - 1]) < magnitude(operand->col_stride[g.col_ndim - 1]);
+  });
+}
+
 RowRequest request_for(const RowProblem& problem, RowAccess access, bool residual, normact_row_variant variant,
                        int sm_margin) {
   RowRequest r{};
@@ -159,6 +169,7 @@ RowRequest request_of(const RowForward& p, normact_row_variant variant, int sm_m
   RowRequest r = request_for(p, access, p.residual.data != nullptr, variant, sm_margin);
   r.dense = rows_are_dense(p.geometry, {&p.x, &p.residual, &p.y, &p.residual_out});
   r.near = is_near(p.geometry, {&p.x, &p.residual, &p.y, &p.residual_out, &p.weight, &p.bias, &p.mean, &p.rstd});
+  r.beside = are_beside(p, {&p.x, &p.residual, &p.y, &p.residual_out});
   r.images = are_images(p, {&p.x, &p.residual, &p.y, &p.residual_out});
   return r;
 }
@@ -168,6 +179,7 @@ RowRequest request_of(const RowBackward& p, normact_row_variant variant, int sm_
   RowRequest r = request_for(p, access, p.dresidual.data != nullptr, variant, sm_margin);
   r.dense = rows_are_dense(p.geometry, {&p.x, &p.dy, &p.dresidual, &p.dx});
   r.near = is_near(p.geometry, {&p.x, &p.dy, &p.dresidual, &p.dx, &p.daddend, &p.weight, &p.bias, &p.mean, &p.rstd});
+  r.beside = are_beside(p, {&p.x, &p.dy, &p.dresidual, &p.dx, &p.daddend});
   r.images = are_images(p, {&p.x, &p.dy, &p.dresidual, &p.dx});
   r.parameter_gradients = p.dweight.data != nullptr || p.dbias.data != nullptr;
   return r;

@@ -26,6 +26,8 @@ inline Status check(cudaError_t error, const char* call) {
 template <int kValue>
 using Constant = std::integral_constant<int, kValue>;
 
+constexpr int kPortableCluster = 8;  // blocks of a cluster, of which a kernel need not say that it may have more
+
 /// How a kernel is to be launched.
 struct LaunchShape {
   dim3 grid;
@@ -65,7 +67,7 @@ Status prepare(const Launch& launch) {
 
 template <auto kKernel, class... Arguments>
 Status launch_kernel(const char* name, const LaunchShape& shape, const Launch& launch, Arguments... arguments) {
-  if (shape.shared_bytes > 0 || shape.cluster > 1) NORMACT_TRY(prepare<kKernel>(launch));
+  if (shape.shared_bytes > 0 || shape.cluster > kPortableCluster) NORMACT_TRY(prepare<kKernel>(launch));
   cudaLaunchAttribute attributes[3];
   unsigned count = 0;
   if (shape.cluster > 1) {

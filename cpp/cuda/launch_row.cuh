@@ -44,7 +44,7 @@ Status with_stream_unit(RowAccess access, const RowGeometry& g, std::initializer
   bool dense = g.col_ndim == 1;
   for (const Operand* operand : operands) dense = dense && (operand->data == nullptr || operand->col_stride[0] == 1);
   return dense ? run(std::integral_constant<StreamUnit, StreamUnit::dense>{})
-               : run(std::integral_constant<StreamUnit, StreamUnit::strided>{});
+               : run(std::integral_constant<StreamUnit, StreamUnit::far>{});
 }
 
 }  // namespace normact::cuda

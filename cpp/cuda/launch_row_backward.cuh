@@ -13,6 +13,7 @@
 #include "cuda/row_backward_runs.cuh"
 #include "cuda/row_backward_tile.cuh"
 #include "cuda/row_stream_backward.cuh"
+#include "cuda/row_stream_elements_backward.cuh"
 
 namespace normact::cuda {
 
@@ -32,33 +33,51 @@ Status launch_parameter_sum(const RowBackward& p, void* partials, int64_t partia
                                                    partial_rows);
 }
 
+/// The two kernels of stream; `partials` takes the partial sums.
 template <class T, class X, NormKind kKind, bool kActivated>
-Status launch_row_stream_backward(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+Status launch_row_stream_kernels(const RowBackward& p, const RowPlan& plan, GradientMeans<Accumulator<T>>* means,
+                                 void* partials, const Launch& launch) {
   using Means = GradientMeans<Accumulator<T>>;
   const char* name = "row norm backward kernel launch";
-  auto* means = static_cast<Means*>(launch.workspace.data);
   const KernelProblem<RowBackward, T, kActivated> problem(p);
   const Scalars<Accumulator<T>> scalars(p);
   const ColumnPlaces columns(p.geometry, plan.access == RowAccess::packed_pieces ? kPackSize<T> : 1, plan.near);
-  const int64_t means_bytes = (p.geometry.rows * static_cast<int64_t>(sizeof(Means)) + 255) / 256 * 256;
-  void* partials = static_cast<char*>(launch.workspace.data) + means_bytes;
-  LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(plan.blocks));
-  shape.block = dim3(static_cast<unsigned>(plan.threads));
-  shape.after_previous = true;
-  NORMACT_TRY(with_stream_unit(
+  LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
+                                  0, plan.elements ? plan.cluster : 1}
+                          .chained();
+  const int64_t rows_per_part = (p.geometry.rows + plan.parts - 1) / plan.parts;
+  if (plan.elements) {
+    const ElementSplit split(p.geometry, plan);
+    NORMACT_TRY((launch_kernel<row_stream_elements_sums_kernel<T, X, kKind, kActivated>>(
+        name, shape, launch, problem, scalars, columns, split, means)));
+    const int64_t slab = int64_t{kElementWarps * kApplyColumns * kWarp} >> split.log_apply_rows;
+    shape.grid = dim3(static_cast<unsigned>((p.geometry.cols + slab - 1) / slab), static_cast<unsigned>(plan.parts));
+    shape.cluster = 1;
+    return launch_kernel<row_stream_elements_apply_kernel<T, X, kKind, kActivated>>(
+        name, shape, launch, problem, scalars, columns, RowPlaces(p.geometry), split.log_apply_rows,
+        static_cast<const Means*>(means), rows_per_part, partials);
+  }
+  return with_stream_unit(
       plan.access, p.geometry, {&p.dy, &p.x, &p.weight, &p.bias, &p.dresidual, &p.dx, &p.daddend}, [&](auto unit) {
         NORMACT_TRY((launch_kernel<row_stream_backward_sums_kernel<T, X, kKind, kActivated, unit()>>(
             name, shape, launch, problem, scalars, columns, means)));
         const int64_t units = p.geometry.cols / StreamAccess<T, X, unit()>::kSize;
-        const int64_t rows_per_part = (p.geometry.rows + plan.parts - 1) / plan.parts;
         unsigned lanes = kApplyThreads;  // of short rows a block has several at a time
         while (kUnitsApart<unit()> && lanes / 2 >= units) lanes /= 2;
         shape.grid = dim3(static_cast<unsigned>((units + lanes - 1) / lanes), static_cast<unsigned>(plan.parts));
         shape.block = dim3(lanes, kApplyThreads / lanes);
         return launch_kernel<row_stream_backward_apply_kernel<T, X, kKind, kActivated, unit()>>(
             name, shape, launch, problem, scalars, columns, static_cast<const Means*>(means), rows_per_part, partials);
-      }));
+      });
+}
+
+template <class T, class X, NormKind kKind, bool kActivated>
+Status launch_row_stream_backward(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  using Means = GradientMeans<Accumulator<T>>;
+  const int64_t means_bytes = (p.geometry.rows * static_cast<int64_t>(sizeof(Means)) + 255) / 256 * 256;
+  void* partials = static_cast<char*>(launch.workspace.data) + means_bytes;
+  NORMACT_TRY((launch_row_stream_kernels<T, X, kKind, kActivated>(p, plan, static_cast<Means*>(launch.workspace.data),
+                                                                  partials, launch)));
   return launch_parameter_sum<T, X>(p, partials, plan.parts, launch);
 }
 

@@ -12,6 +12,7 @@
 #include "cuda/row_forward_image.cuh"
 #include "cuda/row_forward_runs.cuh"
 #include "cuda/row_forward_tile.cuh"
+#include "cuda/row_stream_elements_forward.cuh"
 #include "cuda/row_stream_forward.cuh"
 
 namespace normact::cuda {
@@ -186,6 +187,10 @@ Status launch_row_stream(const RowForward& p, const RowPlan& plan, const LaunchS
   const Scalars<Accumulator<T>> scalars(p);
   const KernelProblem<RowForward, T, kActivated> problem(p);
   const ColumnPlaces columns(p.geometry, plan.access == RowAccess::packed_pieces ? kPackSize<T> : 1, plan.near);
+  if (plan.elements) {
+    return launch_kernel<row_stream_elements_forward_kernel<T, X, kKind, kActivated>>(
+        name, shape, launch, problem, scalars, columns, ElementSplit(p.geometry, plan));
+  }
   return with_stream_unit(
       plan.access, p.geometry, {&p.x, &p.residual, &p.weight, &p.bias, &p.y, &p.residual_out}, [&](auto unit) {
         const auto run = [&](auto shared) {

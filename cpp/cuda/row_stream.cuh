@@ -15,12 +15,12 @@ namespace normact::cuda {
 constexpr int kStreamUnroll = 4;
 
 /// A unit: a pack of 16 bytes of columns side by side, or in pieces that are whole packs; or one element, of columns
-/// side by side in all tensors or anywhere. `dense` is for itself because it spends few instructions on addresses: of
-/// strides of 64 bits an element needs ten for each tensor.
-enum class StreamUnit { packs, pieces, dense, strided };
+/// side by side in all tensors, or anywhere. Those that are not 2^31 apart have kernels of their own
+/// (row_stream_elements.cuh).
+enum class StreamUnit { packs, pieces, dense, far };
 
 template <StreamUnit kUnit>
-constexpr bool kUnitsApart = kUnit == StreamUnit::pieces || kUnit == StreamUnit::strided;
+constexpr bool kUnitsApart = kUnit == StreamUnit::pieces || kUnit == StreamUnit::far;
 
 /// How many of kCount units that are `apart` from each other begin among the next `left`.
 template <int kCount>
@@ -34,11 +34,11 @@ __device__ __forceinline__ int units_within(int64_t left, int apart) {
 
 /// Where units of columns at any strides are.
 struct ColumnPlaces {
-  bool near;             // there are fewer than 2^31, of packs always; of single elements that holds for offsets, too
-  Divisor by[kMaxDims];  // sizes in units
+  Divisor by[kMaxDims];  // sizes in units; but for find_far()
 
-  ColumnPlaces(const RowGeometry& g, int unit_size, bool near) : near(near || unit_size > 1) {
-    for (int d = 0; this->near && d < g.col_ndim; ++d) {
+  /// near: as in the plan. Packs are always fewer than 2^31.
+  ColumnPlaces(const RowGeometry& g, int unit_size, bool near) {
+    for (int d = 0; (near || unit_size > 1) && d < g.col_ndim; ++d) {
       by[d] = Divisor(static_cast<unsigned>(g.col_shape[d] / (d + 1 == g.col_ndim ? unit_size : 1)));
     }
   }
@@ -63,25 +63,19 @@ struct ColumnPlaces {
     ((offset[i++] += rest * operands.col_stride[0]), ...);
   }
 
-  /// Where kUnits elements, `apart` from each other, are in each of some operands; `count` of them are there. One loop
-  /// for all, and 32 bits where these are enough: else this is half of a kernel's instructions.
+  /// Where kUnits elements, `apart` from each other, are in each of some operands, less than 2^31 from their row's
+  /// first. One loop for all, and 32 bits: else this is half of a kernel's instructions.
   template <int kUnits, class... Operands>
-  __device__ __forceinline__ void find_elements(const RowGeometry& g, int64_t first, int apart, int count,
-                                                int64_t (&offset)[kUnits][sizeof...(Operands)],
-                                                const Operands&... operands) const {
+  __device__ __forceinline__ void find_near(const RowGeometry& g, int64_t first, int apart,
+                                            int (&at)[kUnits][sizeof...(Operands)], const Operands&... operands) const {
     constexpr int kTensors = sizeof...(Operands);
-    if (!near) {
-#pragma unroll
-      for (int u = 0; u < kUnits; ++u) {
-        int i = 0;
-        if (u < count) ((offset[u][i++] = find_far(g, operands, first + u * apart)), ...);
-      }
-      return;
-    }
     unsigned index[kUnits];
-    int at[kUnits][kTensors] = {};
 #pragma unroll
-    for (int u = 0; u < kUnits; ++u) index[u] = static_cast<unsigned>(first) + u * apart;
+    for (int u = 0; u < kUnits; ++u) {
+      index[u] = static_cast<unsigned>(first) + u * apart;
+#pragma unroll
+      for (int i = 0; i < kTensors; ++i) at[u][i] = 0;
+    }
 #pragma unroll 1
     for (int d = g.col_ndim - 1; d > 0; --d) {
       const int stride[] = {static_cast<int>(operands.col_stride[d])...};
@@ -98,12 +92,11 @@ struct ColumnPlaces {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
-      for (int i = 0; i < kTensors; ++i) offset[u][i] = at[u][i] + static_cast<int>(index[u]) * stride[i];
+      for (int i = 0; i < kTensors; ++i) at[u][i] += static_cast<int>(index[u]) * stride[i];
     }
   }
 
- private:
-  /// A function: divisions of 64 bits, inlined at each use, made kernels of 15,000 instructions.
+  /// Where any element is. A function: divisions of 64 bits, inlined at each use, made kernels of 15,000 instructions.
   static __device__ __noinline__ int64_t find_far(const RowGeometry& g, const Operand& operand, int64_t column) {
     return strided_offset(column, g.col_ndim, g.col_shape, operand.col_stride);
   }
@@ -136,12 +129,14 @@ struct UnitPlaces<true, kSize, kUnits, kTensors> {
   template <class... Operands>
   __device__ __forceinline__ UnitPlaces(const ColumnPlaces& columns, const RowGeometry& g, int64_t first, int apart,
                                         int count, const Operands&... operands) {
-    if constexpr (kSize == 1) {
-      columns.find_elements(g, first, apart, count, at, operands...);
-    } else {
 #pragma unroll
-      for (int u = 0; u < kUnits; ++u) {
-        if (u < count) columns.find_pack<kSize>(g, first + u * apart, at[u], operands...);
+    for (int u = 0; u < kUnits; ++u) {
+      if (u >= count) continue;
+      if constexpr (kSize == 1) {
+        int i = 0;
+        ((at[u][i++] = ColumnPlaces::find_far(g, operands, first + u * apart)), ...);
+      } else {
+        columns.find_pack<kSize>(g, first + u * apart, at[u], operands...);
       }
     }
   }
@@ -211,10 +206,9 @@ struct StreamAccess {
 
   /// A parameter, tensor i of the places, of kCount units from unit `first` on, of which `count` are there; without
   /// one, and for the others, `otherwise`. Ordinary loads, see Parameter::at().
-  template <int kUnits, int kTensors, int kCount>
-  static __device__ __forceinline__ void parameters(const Operand& operand, const Places<kUnits, kTensors>& places,
-                                                    int i, int first, int count, A otherwise,
-                                                    A (&value)[kCount][kSize]) {
+  template <class OfUnits, int kCount>
+  static __device__ __forceinline__ void parameters(const Operand& operand, const OfUnits& places, int i, int first,
+                                                    int count, A otherwise, A (&value)[kCount][kSize]) {
 #pragma unroll
     for (auto& unit : value) {
 #pragma unroll
@@ -243,9 +237,9 @@ struct StreamAccess {
   }
 
   /// The same of weights, as they take effect: 1 where there is no weight.
-  template <int kUnits, int kTensors, int kCount>
-  static __device__ __forceinline__ void weights(const Operand& operand, const Places<kUnits, kTensors>& places, int i,
-                                                 int first, int count, A weight_offset, A (&value)[kCount][kSize]) {
+  template <class OfUnits, int kCount>
+  static __device__ __forceinline__ void weights(const Operand& operand, const OfUnits& places, int i, int first,
+                                                 int count, A weight_offset, A (&value)[kCount][kSize]) {
     parameters(operand, places, i, first, count, A(1), value);
     if (operand.data == nullptr) return;
 #pragma unroll

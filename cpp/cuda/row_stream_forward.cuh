@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row norm forward for rows that no other variant takes: too long for those, with columns that are not
-// contiguous, with parameters of two types, or (before sm_90) not whole packs. Variant stream.
+// Row norm forward for rows that no other variant takes: too long for those, with parameters of two types, or (before
+// sm_90) not whole packs. Single elements that lie apart have kernels of their own (row_stream_elements_forward.cuh),
+// but those that are 2^31 from each other. Variant stream.
 //
 // Work     a block, or a cluster with one contiguous slice a block, owns a row and walks over it in steps of
 //          blockDim * kStreamUnroll units; a unit is a pack of 16 bytes or one element (StreamUnit).
@@ -109,16 +110,16 @@ __device__ __forceinline__ const T* normalised_row(const X* x, const T* sum, boo
 
 /// value = round(value + residual) of the first `units` units of a thread, which also goes to `sum`: all reads before
 /// the first write, which no read may overtake. places: of x, the residual and the sum.
-template <class Io, class Places, class T, class A>
+template <class Io, class Places, class T, class A, int kUnits>
 __device__ __forceinline__ void add_residual(const Places& places, const T* residual, T* sum, int units,
-                                             A (&value)[kStreamUnroll][Io::kSize]) {
-  A addend[kStreamUnroll][Io::kSize];
+                                             A (&value)[kUnits][Io::kSize]) {
+  A addend[kUnits][Io::kSize];
 #pragma unroll
-  for (int u = 0; u < kStreamUnroll; ++u) {
+  for (int u = 0; u < kUnits; ++u) {
     if (u < units) Io::load(places.in(residual, 1, u), addend[u]);
   }
 #pragma unroll
-  for (int u = 0; u < kStreamUnroll; ++u) {
+  for (int u = 0; u < kUnits; ++u) {
     if (u >= units) continue;
 #pragma unroll
     for (int j = 0; j < Io::kSize; ++j) value[u][j] += addend[u][j];
@@ -127,22 +128,21 @@ __device__ __forceinline__ void add_residual(const Places& places, const T* resi
 }
 
 /// Adds the first `units` units of a step.
-template <NormKind kKind, int kSize, class A>
-__device__ __forceinline__ void add_step(const A (&value)[kStreamUnroll][kSize], int units,
-                                         StepMoments<kKind>& moments) {
+template <NormKind kKind, int kUnits, int kSize, class A, class Sums>
+__device__ __forceinline__ void add_step(const A (&value)[kUnits][kSize], int units, Sums& sums) {
   A mean = A(0);
   const A count = A(units * kSize);
   if constexpr (kKind == NormKind::layer) {
 #pragma unroll
-    for (int u = 0; u < kStreamUnroll; ++u) {
+    for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) mean += u < units ? value[u][j] : A(0);
     }
-    mean *= units < kStreamUnroll ? A(1) / count : A(1) / A(kStreamUnroll * kSize);
+    mean *= units < kUnits ? A(1) / count : A(1) / A(kUnits * kSize);
   }
   A squares = A(0), left = A(0);  // about the rounded mean the deviations do not quite cancel
 #pragma unroll
-  for (int u = 0; u < kStreamUnroll; ++u) {
+  for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       const A centred = u < units ? value[u][j] - mean : A(0);
@@ -150,7 +150,7 @@ __device__ __forceinline__ void add_step(const A (&value)[kStreamUnroll][kSize],
       left += centred;
     }
   }
-  moments.add(mean, squares, left, count);
+  sums.add(mean, squares, left, count);
 }
 
 /// Blocks of a multiprocessor, where their registers are enough.
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kMaxRowThreads, (kStreamBlocks<T, kActivated, 
       if (u < units) Io::load(places.in(x, 0, u), value[u]);
     }
     if (has_residual) add_residual<Io>(places, residual, sum, units, value);
-    add_step(value, units, of_thread);
+    add_step<kKind>(value, units, of_thread);
   }
   const Moments<double> moments = merge_over_row<kKind>(of_thread.moments(), g.cols, blocks);
   const A mean = static_cast<A>(moments.mean);

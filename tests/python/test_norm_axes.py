@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,6 +86,57 @@ def test_long_columns(device: Device, kind: str, dtype: str) -> None:
     """As many as a tile of one lane takes on chip, and more than any does."""
     for cols in (2600, 4600, 9000, 20_000):
         check(device, Problem(kind, (cols, 24), dtype, axes=(0,)))
+
+
+# Columns that no tile holds, of few and of many rows beside each other: a part of a warp, one, and more; a cluster of
+# GPU blocks, parts of rows, and columns of a thread, whole or not.
+LONG = (
+    ((1_400, 37), (0,)),
+    ((9_001, 3), (0,)),
+    ((20_000, 20), (0,)),
+    ((131_101, 3), (0,)),
+    ((2, 9_300, 3, 5), (1,)),
+    ((130, 3, 71, 2, 9), (0, 2)),
+)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("shape", "axes"), LONG, ids=str)
+def test_long_columns_beside_each_other(
+    device: Device, kind: str, dtype: str, shape: tuple[int, ...], axes: tuple[int, ...]
+) -> None:
+    parameters = "float32" if dtype == "bfloat16" else None
+    check(device, Problem(kind, shape, dtype, parameters, axes=axes))
+    check(device, Problem(kind, shape, dtype, parameters, residual=True, weight_offset=1.0, axes=axes))
+    check(device, Problem(kind, shape, dtype, parameters, axes=axes, activation=Kind("silu")))
+    check(device, Problem(kind, shape, dtype, weight=False, axes=axes), "transposed", "transposed")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_long_columns_beside_a_wider_residual(device: Device, kind: str, dtype: str) -> None:
+    for shape in ((9_001, 3), (1_400, 37)):
+        check(device, Problem(kind, shape, dtype, "float32", residual=True, stream="float32", axes=(0,)))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("cols", [300, 1_100, 15_000])
+def test_rows_do_not_depend_on_those_beside_them(device: Device, kind: str, dtype: str, cols: int) -> None:
+    """Nor on how many there are: the same columns of a matrix, some or all."""
+    problem = Problem(
+        kind, (cols, 9_000 if cols < 1_000 else 1_100) if device.is_cuda else (cols, 70), dtype, axes=(0,)
+    )
+    given = arrays(device, problem)
+    with normact.row_variant("stream") if device.is_cuda else nullcontext():
+        y, dx = device.bits(forward(problem, given)), device.bits(backward(problem, given).dx)
+        for rows in (slice(0, 2), slice(3, 7), slice(30, 69), slice(0, 300), slice(50, 700)):
+            some = replace(
+                given,
+                **{name: getattr(given, name)[:, rows] for name in ("x", "s", "dy")},
+                mean=None if given.mean is None else given.mean[rows],
+                rstd=given.rstd[rows],
+            )
+            np.testing.assert_array_equal(device.bits(forward(problem, some)), y[:, rows], f"y of {rows}")
+            np.testing.assert_array_equal(device.bits(backward(problem, some).dx), dx[:, rows], f"dx of {rows}")
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])

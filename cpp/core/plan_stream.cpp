@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans for rows that are read twice (cuda/row_stream.cuh).
+#include <algorithm>
+
+#include "core/plan_common.h"
+
+namespace normact {
+namespace {
+
+/// Of rows that go to clusters. These make a few shorter ones faster and many
+/// slower, and how a row is summed must not depend on how many there are (H100,
+/// bf16 layer norm of 43572 columns, without and with clusters of 8: one row 25
+/// and 9 us, 64 rows 26 and 28, 353 rows 70 and 130, 2000 rows 325 and 712).
+constexpr int64_t kStreamClusterCols = 1 << 17;
+
+/// Units of a row, as kernels of `stream` go through it.
+int64_t stream_units(const RowRequest& r) {
+  const bool in_packs = r.access == RowAccess::packs || r.access == RowAccess::packed_pieces;
+  return in_packs ? r.geometry.cols / pack_size(r) : r.geometry.cols;
+}
+
+/// Ranges of rows that each of so many slabs of columns goes over, backward:
+/// enough blocks to fill the device eight times, but ranges of so many rows at
+/// least, so that partial sums stay small beside x.
+int64_t parts_of(const RowRequest& r, const DeviceInfo& device, int64_t slabs, int64_t least) {
+  return std::clamp<int64_t>(ceil_div(8 * device.multiprocessors, slabs), 1,
+                             std::min<int64_t>(65535, ceil_div(r.geometry.rows, least)));
+}
+
+/// The largest power of two up to a number; 1 of none.
+int64_t power_of_two_within(int64_t value) {
+  int64_t power = 1;
+  while (2 * power <= value) power *= 2;
+  return power;
+}
+
+/// Single elements that lie apart. Lanes go over what is nearer, rows or
+/// columns.
+bool plan_elements(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan) {
+  constexpr int64_t kWarps = kElementThreads / kWarp;
+  const int64_t rows = r.geometry.rows, cols = r.geometry.cols;
+  const bool in_units = r.access == RowAccess::packs || r.access == RowAccess::packed_pieces || r.contiguous;
+  if (in_units || !r.near || rows > kMaxDivisibleRows) return false;
+  // Rows side by side share blocks, of which there would be few without
+  // clusters.
+  const bool clusters = device.compute_capability >= 90;
+  const int64_t slices = std::min<int64_t>(power_of_two_within(cols / (r.beside ? 512 : kStreamClusterCols / 8)), 8);
+  const bool beside = r.beside && (clusters || slices == 1);
+  const int64_t cluster = clusters ? slices : 1,
+                least = beside ? 32 : 4;  // columns of a strand
+  const int64_t strands = std::min<int64_t>(power_of_two_within(cols / (cluster * kWarps * least)), kWarp);
+  // As many rows as leave a block for each multiprocessor.
+  const int64_t wanted = beside ? power_of_two_within(rows * cluster / device.multiprocessors) : 1;
+  plan->elements = true;
+  plan->cluster = static_cast<int>(cluster);
+  plan->threads = kElementThreads;
+  plan->threads_per_row = static_cast<int>(kWarps * strands);
+  plan->rows_per_block = static_cast<int>(std::clamp<int64_t>(wanted, kWarp / strands, kWarp));
+  plan->blocks = ceil_div(rows, plan->rows_per_block) * cluster;
+  if (direction == Direction::forward) return true;
+  // Short rows leave no lanes idle.
+  const int64_t lanes = beside ? 1 : std::min<int64_t>(power_of_two_within(cols / (kWarps * kApplyColumns)), kWarp);
+  plan->apply_rows = static_cast<int>(kWarp / lanes);
+  plan->parts = parts_of(r, device, ceil_div(cols, kWarps * kApplyColumns * lanes), 4 * std::max(plan->apply_rows, 4));
+  return true;
+}
+
+}  // namespace
+
+bool plan_stream(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan) {
+  if (plan_elements(r, device, direction, plan)) return true;
+  plan->threads = static_cast<int>(std::clamp<int64_t>(round_up(ceil_div(stream_units(r), 4), kWarp), kWarp, 512));
+  plan->threads_per_row = plan->threads;
+  if (direction == Direction::forward) {
+    plan->cluster = device.compute_capability >= 90 && r.geometry.cols >= kStreamClusterCols ? 8 : 1;
+    plan->blocks = r.geometry.rows * plan->cluster;
+    return true;
+  }
+  plan->blocks = r.geometry.rows;
+  const int64_t slabs = ceil_div(stream_units(r), 256);
+  plan->parts = parts_of(r, device, slabs, 16);
+  return slabs <= kMaxBlocks;
+}
+
+}  // namespace normact
