@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a row problem will be run on a GPU: which kernel, how rows and columns are divided, how much memory. Pure
 // functions of the problem and the device, so that they are tested without one. What decides how a row is summed
-// (variant, threads_per_row, vectors, cluster) depends only on the columns, dtype, activation and alignment class,
-// never on the number of rows (below 2^31) or on a residual: a row's bits are the same in any batch.
+// (variant, threads_per_row, vectors, cluster) depends only on the columns, dtype, activation, alignment class and
+// which of rows and columns are nearer to each other, never on the number of rows (from two to 2^31) or on a residual
+// that lies as x does: a row's bits are the same in any batch.
 #pragma once
 
 #include <cstddef>
@@ -71,6 +72,9 @@ struct RowPlan {
   size_t workspace_bytes;
   size_t places;  // bytes at its end, where threads of many rows take their sums of parameter gradients (backward)
 };
+
+/// Columns of a block where single elements are streamed and the backward goes over rows.
+inline int64_t apply_slab(const RowPlan& plan) { return int64_t{kElementThreads} * kApplyColumns / plan.apply_rows; }
 
 /// What the planner looks at besides the geometry.
 struct RowRequest {

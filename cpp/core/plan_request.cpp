@@ -130,8 +130,10 @@ bool are_beside(const RowProblem& problem, std::initializer_list<const Operand*>
   const RowGeometry& g = problem.geometry;
   if (problem.adjacent || g.row_shape[g.row_ndim - 1] == 1) return problem.adjacent;
   return std::all_of(like_x.begin(), like_x.end(), [&](const Operand* operand) {
-    return operand->data == nullptr ||
-           magnitude(operand->row_stride[g.row_ndim - 1]) < magnitude(operand->col_stride[g.col_ndim - 1]);
+    const uint64_t of_rows = magnitude(operand->row_stride[g.row_ndim - 1]);
+    const uint64_t of_columns = magnitude(operand->col_stride[g.col_ndim - 1]);
+    const bool anywhere = of_rows == 0 && of_columns == 0;  // one element, as of a sum's gradient
+    return operand->data == nullptr || anywhere || of_rows < of_columns;
   });
 }
 

@@ -19,6 +19,10 @@ int64_t stream_units(const RowRequest& r) {
   return in_packs ? r.geometry.cols / pack_size(r) : r.geometry.cols;
 }
 
+/// Columns that a block of a cluster has, up to twice as many, where single elements lie apart: of rows beside each
+/// other and of others. Both are for many rows; few would rather have more blocks.
+constexpr int64_t kColumnsBeside = 512, kColumnsApart = 1 << 14;
+
 /// Ranges of rows that each of so many slabs of columns goes over, backward:
 /// enough blocks to fill the device eight times, but ranges of so many rows at
 /// least, so that partial sums stay small beside x.
@@ -34,23 +38,23 @@ int64_t power_of_two_within(int64_t value) {
   return power;
 }
 
-/// Single elements that lie apart. Lanes go over what is nearer, rows or
-/// columns.
+/// Single elements that lie apart. Lanes go over what is nearer, rows or columns.
 bool plan_elements(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan) {
   constexpr int64_t kWarps = kElementThreads / kWarp;
   const int64_t rows = r.geometry.rows, cols = r.geometry.cols;
   const bool in_units = r.access == RowAccess::packs || r.access == RowAccess::packed_pieces || r.contiguous;
   if (in_units || !r.near || rows > kMaxDivisibleRows) return false;
-  // Rows side by side share blocks, of which there would be few without
-  // clusters.
+  // Rows side by side share blocks, of which there would be few without clusters.
   const bool clusters = device.compute_capability >= 90;
-  const int64_t slices = std::min<int64_t>(power_of_two_within(cols / (r.beside ? 512 : kStreamClusterCols / 8)), 8);
+  const int64_t of_block = r.beside ? kColumnsBeside : kColumnsApart;
+  const int64_t slices = std::min<int64_t>(power_of_two_within(cols / of_block), 8);
   const bool beside = r.beside && (clusters || slices == 1);
-  const int64_t cluster = clusters ? slices : 1,
-                least = beside ? 32 : 4;  // columns of a strand
+  const int64_t cluster = clusters ? slices : 1;
+  const int64_t least = beside ? 32 : 4;  // columns of a strand
   const int64_t strands = std::min<int64_t>(power_of_two_within(cols / (cluster * kWarps * least)), kWarp);
-  // As many rows as leave a block for each multiprocessor.
-  const int64_t wanted = beside ? power_of_two_within(rows * cluster / device.multiprocessors) : 1;
+  // As many rows as leave a block for each multiprocessor, and as lie beside each other.
+  const int64_t in_line = beside ? power_of_two_from(r.geometry.row_shape[r.geometry.row_ndim - 1]) : 1;
+  const int64_t wanted = std::min(in_line, power_of_two_within(rows * cluster / device.multiprocessors));
   plan->elements = true;
   plan->cluster = static_cast<int>(cluster);
   plan->threads = kElementThreads;
@@ -59,9 +63,9 @@ bool plan_elements(const RowRequest& r, const DeviceInfo& device, Direction dire
   plan->blocks = ceil_div(rows, plan->rows_per_block) * cluster;
   if (direction == Direction::forward) return true;
   // Short rows leave no lanes idle.
-  const int64_t lanes = beside ? 1 : std::min<int64_t>(power_of_two_within(cols / (kWarps * kApplyColumns)), kWarp);
-  plan->apply_rows = static_cast<int>(kWarp / lanes);
-  plan->parts = parts_of(r, device, ceil_div(cols, kWarps * kApplyColumns * lanes), 4 * std::max(plan->apply_rows, 4));
+  const int64_t lanes = std::min<int64_t>(power_of_two_within(cols / (kWarps * kApplyColumns)), kWarp);
+  plan->apply_rows = static_cast<int>(beside ? std::min<int64_t>(in_line, kWarp) : kWarp / lanes);
+  plan->parts = parts_of(r, device, ceil_div(cols, apply_slab(*plan)), 4 * std::max(plan->apply_rows, 4));
   return true;
 }
 

@@ -42,15 +42,15 @@ Status launch_row_stream_kernels(const RowBackward& p, const RowPlan& plan, Grad
   const KernelProblem<RowBackward, T, kActivated> problem(p);
   const Scalars<Accumulator<T>> scalars(p);
   const ColumnPlaces columns(p.geometry, plan.access == RowAccess::packed_pieces ? kPackSize<T> : 1, plan.near);
-  LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
-                                  0, plan.elements ? plan.cluster : 1}
-                          .chained();
+  LaunchShape shape =
+      LaunchShape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)), 0, plan.cluster}
+          .chained();
   const int64_t rows_per_part = (p.geometry.rows + plan.parts - 1) / plan.parts;
   if (plan.elements) {
     const ElementSplit split(p.geometry, plan);
     NORMACT_TRY((launch_kernel<row_stream_elements_sums_kernel<T, X, kKind, kActivated>>(
         name, shape, launch, problem, scalars, columns, split, means)));
-    const int64_t slab = int64_t{kElementWarps * kApplyColumns * kWarp} >> split.log_apply_rows;
+    const int64_t slab = apply_slab(plan);
     shape.grid = dim3(static_cast<unsigned>((p.geometry.cols + slab - 1) / slab), static_cast<unsigned>(plan.parts));
     shape.cluster = 1;
     return launch_kernel<row_stream_elements_apply_kernel<T, X, kKind, kActivated>>(

@@ -3,8 +3,7 @@
 // kernels and parameter_sum.cuh.
 //
 // Work     sums: row_stream_elements.cuh; a row's leader leaves its two gradient means in the workspace. apply: a
-// thread
-//          owns kApplyColumns columns in a range of rows, of which a warp has a power of two at a time.
+//          thread owns kApplyColumns columns in a range of rows, of which a warp has a power of two at a time.
 // Bytes    x and dy are read twice, dresidual once, dx is written once; one row of partial parameter sums a row range.
 // Plan     any strides, less than 2^31 elements within a row; up to 2^31 rows.
 #pragma once

@@ -4,8 +4,8 @@
 // Work     row_stream_elements.cuh
 // Bytes    x (and residual) is read once and the normalised sum once more, y (and residual_out) is written once.
 // Plan     any strides, less than 2^31 elements within a row; up to 2^31 rows.
-// Sums     each step's own two-pass moments, brought together in fp64 about the mean of the row's first elements. One
-//          barrier of the block, and one of the cluster.
+// Sums     each step's own two-pass moments, brought together in fp64 about the mean of some of the row's elements. A
+//          barrier of the block and one of the cluster; with a residual, one before.
 #pragma once
 
 #include "cuda/cluster_exchange.cuh"
@@ -14,29 +14,10 @@
 
 namespace normact::cuda {
 
-/// Elements of a row whose mean is the centre about which it is summed. Of fp64, sums of squares lose as many digits as
-/// squares of its distance from the row's mean have more than the variance.
+/// Elements of a row, at even distances, whose mean is the centre about which it is summed. Squares about that exceed
+/// those about the row's mean by up to cols / 8 times, if these elements are the only ones apart from all others: so
+/// much of fp64's digits a row of fp64 may lose. Sums of 32 and of 16 bits have digits enough.
 constexpr int kCentreUnits = 8;
-
-/// Sums of a strand, step by step from those about each step's mean: of deviations from a centre, which all strands of
-/// a row have alike, and of their squares. fp64 has digits enough for any element as the centre.
-template <NormKind kKind>
-struct SumsAbout {
-  double centre;
-  SumPair<double> sums{0.0, 0.0};
-
-  /// As StepMoments::add().
-  template <class A>
-  __device__ __forceinline__ void add(A mean, A squares_about, A left, A elements) {
-    double squares = squares_about;
-    if constexpr (kKind == NormKind::layer) {
-      const double from_centre = mean - centre, apart = elements * from_centre + left;
-      sums.first += apart;
-      squares += from_centre * (apart + left);
-    }
-    sums.second += squares;
-  }
-};
 
 /// Waits for all threads of the rows of this block.
 __device__ __forceinline__ void wait_for_rows(int blocks) {
@@ -71,7 +52,8 @@ __global__ void __launch_bounds__(kElementThreads, (kElementBlocks<T, kActivated
   double centre = 0.0;
   if (kKind == NormKind::layer && thread.there) {
     const int units = units_within<kCentreUnits>(g.cols, 1);
-    const NearPlaces<kCentreUnits, 2> places(columns, g, 0, 1, p.x, p.residual);
+    const int between = max(1, static_cast<int>(g.cols) / kCentreUnits);
+    const NearPlaces<kCentreUnits, 2> places(columns, g, 0, between, p.x, p.residual);
     A value[kCentreUnits], addend[kCentreUnits], of_units = A(0);
 #pragma unroll
     for (int u = 0; u < kCentreUnits; ++u) {
@@ -83,8 +65,8 @@ __global__ void __launch_bounds__(kElementThreads, (kElementBlocks<T, kActivated
     centre = of_units / A(units);
     if (!isfinite(centre)) centre = 0.0;
   }
-  if (has_residual) wait_for_rows(blocks);               // the sum may take the place of what was read
-  const int apart = kElementWarps << split.log_strands;  // columns of a strand
+  if (kKind == NormKind::layer && has_residual) wait_for_rows(blocks);  // sums may take the place of what was read
+  const int apart = kElementWarps << split.log_strands;                 // columns of a strand
   const SumPair<double> mine = thread.sum_of_strands(split, [&](int64_t first) {
     SumsAbout<kKind> of_strand{centre};
     for (int64_t base = first; base < thread.end; base += apart * kUnits) {

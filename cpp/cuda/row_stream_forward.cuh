@@ -69,32 +69,44 @@ __device__ __forceinline__ Moments<double> merge_over_row(const Moments<double>&
   return {mean, row_sum(recentred(mine, mean), slots[1], blocks), count};
 }
 
-/// Moments of a thread, step by step, from those of each step about its own mean. Between the means of steps fp64 has
-/// digits enough to sum about any of them.
+/// Sums of deviations from a centre, and of their squares, step by step from those about each step's mean. Between the
+/// means of steps fp64 has digits enough to sum about any of them.
 template <NormKind kKind>
-struct StepMoments {
-  double centre = 0.0;  // the first step's mean
-  double deviations = 0.0;
-  double squares = 0.0;
-  double count = 0.0;
+struct SumsAbout {
+  double centre;
+  SumPair<double> sums{0.0, 0.0};
 
   /// A step of `elements` with this (rounded) mean; `squares_about` and `left` are the sums of its deviations from
   /// that, squared and as they are.
   template <class A>
   __device__ __forceinline__ void add(A mean, A squares_about, A left, A elements) {
-    squares += squares_about;
+    double squares = squares_about;
     if constexpr (kKind == NormKind::layer) {
-      if (count == 0.0) centre = mean;
-      const double apart = elements * (mean - centre) + left;  // of all its elements together
-      deviations += apart;
-      squares += (mean - centre) * (apart + left);
+      const double from_centre = mean - centre, apart = elements * from_centre + left;  // of all elements together
+      sums.first += apart;
+      squares += from_centre * (apart + left);
     }
+    sums.second += squares;
+  }
+};
+
+/// Moments of a thread, about its first step's mean.
+template <NormKind kKind>
+struct StepMoments {
+  SumsAbout<kKind> about{0.0};
+  double count = 0.0;
+
+  /// As SumsAbout::add().
+  template <class A>
+  __device__ __forceinline__ void add(A mean, A squares_about, A left, A elements) {
+    if (kKind == NormKind::layer && count == 0.0) about.centre = mean;
+    about.add(mean, squares_about, left, elements);
     count += elements;
   }
 
   __device__ __forceinline__ Moments<double> moments() const {
-    if constexpr (kKind == NormKind::rms) return {0.0, squares, count};
-    return moments_about(centre, deviations, squares, count, count > 0.0 ? 1.0 / count : 0.0);
+    if constexpr (kKind == NormKind::rms) return {0.0, about.sums.second, count};
+    return moments_about(about.centre, about.sums.first, about.sums.second, count, count > 0.0 ? 1.0 / count : 0.0);
   }
 };
 

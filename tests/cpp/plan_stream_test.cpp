@@ -43,6 +43,12 @@ TEST(rows_side_by_side_share_warps) {
   CHECK_EQ(forward(beside(1024, 600)).cluster, 1);
   CHECK_EQ(forward(beside(1024, 1024)).cluster, 2);
   CHECK_EQ(forward(beside(4, 1 << 20)).rows_per_block, 1);
+  CHECK_EQ(backward(beside(4, 1 << 20)).apply_rows, 4);
+  RowRequest pairs = beside(20000, 20000);
+  pairs.geometry.row_ndim = 2;
+  pairs.geometry.row_shape[0] = 10000;
+  pairs.geometry.row_shape[1] = 2;
+  CHECK(forward(pairs).rows_per_block == 4 && backward(pairs).apply_rows == 2);  // a row has eight strands in a warp
   CHECK_EQ(forward(beside(4, 600)).rows_per_block,
            16);  // a warp sums a row in two strands, and has no more lanes for it
 }
@@ -82,11 +88,11 @@ TEST(warps_cover_every_row) {
 TEST(how_elements_of_a_row_are_summed_does_not_depend_on_the_number_of_rows) {
   for (const bool rows_are_nearer : {true, false}) {
     for (const int64_t cols : {5, 700, 2048, 20000, 1 << 18}) {
-      RowRequest r = beside(1, cols);
+      RowRequest r = beside(2, cols);
       r.beside = rows_are_nearer;
       const RowPlan one = forward(r), one_back = backward(r);
-      for (const int64_t rows : {2, 7, 32, 33, 1 << 20}) {
-        r.geometry.rows = rows;
+      for (const int64_t rows : {3, 7, 32, 33, 1 << 20}) {
+        r.geometry.rows = r.geometry.row_shape[0] = rows;
         const RowPlan many = forward(r), many_back = backward(r);
         CHECK(many.elements && many.threads_per_row == one.threads_per_row && many.cluster == one.cluster);
         CHECK(many_back.threads_per_row == one_back.threads_per_row && many_back.cluster == one_back.cluster);
@@ -118,6 +124,7 @@ TEST(rows_are_beside_each_other_where_they_are_nearer_than_columns_in_every_tens
   CHECK(is_beside(matrix(2, 200, 2, 200)));
   CHECK(is_beside(matrix(-2, 200, 1, 100)));
   CHECK(!is_beside(matrix(2, 200, 20000, 1)));
+  CHECK(is_beside(matrix(2, 200, 0, 0)) && !is_beside(matrix(200, 2, 0, 0)));  // what is expanded lies anywhere
   CHECK(!is_beside(matrix(40000, 2, 40000, 2)));
   RowForward lines = matrix(1, 100, 1, 100);
   lines.adjacent = true;

@@ -17,7 +17,8 @@
  *   - Any thread may call. The device of the tensors is made current for the call and restored after it.
  *   - Bad arguments give a status and a sentence (normact_last_error) and nothing is written.
  *   - The same inputs on the same device with the same version give the same bits; there are no float atomics. A row's
- *     results do not depend on the number of rows or on its place. CPU results do not depend on the thread count.
+ *     results do not depend on the number of rows or on its place (on a GPU and where columns lie apart, one row alone
+ *     may differ in its last bits). CPU results do not depend on the thread count.
  *   - Statistics and arithmetic are fp32 (fp64 for fp64 tensors), with one rounding at each output.
  *
  * Aliasing: an output may be the very same tensor (data, shape, strides) as an input of the same dtype: y = x,
