@@ -29,7 +29,7 @@ def require(module: str) -> ModuleType:
 
 
 def _last_axis_only(case: Case, library: str) -> None:
-    if case.family == "norm" and case.images:
+    if case.permuted:
         raise MissingError(f"{library} normalises the last axis only")
 
 
@@ -73,7 +73,7 @@ def _run(forward: Forward, case: Case, o: Operands) -> Run:
 
 
 def torch_eager(case: Case, o: Operands) -> Run:
-    if case.op in ("layer_norm", "add_layer_norm") and case.direction == "backward" and not case.images:
+    if case.op in ("layer_norm", "add_layer_norm") and case.direction == "backward" and not case.permuted:
         return _torch_layer_norm_backward(case, o)
     if case.family == "pointwise" and case.direction == "backward" and case.kind in BACKWARDS:
         return _torch_activation_backward(case, o)

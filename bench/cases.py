@@ -75,6 +75,11 @@ class Case:
         return len(self.shape) == 4
 
     @property
+    def permuted(self) -> bool:
+        """Whether it is a norm over other axes than the last."""
+        return self.family == "norm" and self.axes != (len(self.shape) - 1,)
+
+    @property
     def axis(self) -> int:
         """The axis of the parameters: that of the channels in NCHW, else the last."""
         return 1 if self.images or self.family == "channel" else -1

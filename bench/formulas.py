@@ -118,7 +118,7 @@ def _norm(case: Case, activations: dict[str, Callable[[Tensor], Tensor]], applie
     def forward(x, residual, weight, bias):
         total = None if residual is None else x + residual
         s = x if total is None else total
-        if not case.images:
+        if not case.permuted:
             return norm(s, weight, bias), total
         return norm(s.permute(order), weight, bias).permute(back).contiguous(), total
 

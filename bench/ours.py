@@ -41,7 +41,7 @@ def _channel_options(case: Case, o: Operands) -> dict[str, Any]:
 
 
 def _norm_options(case: Case, o: Operands) -> dict[str, Any]:
-    options: dict[str, Any] = {"axis": case.axes} if case.images else {}
+    options: dict[str, Any] = {"axis": case.axes} if case.permuted else {}
     options |= {"activation": case.operation.applied} if case.operation.applied else {}
     if case.direction == "forward":
         return options | {"eps": case.eps} | ({"residual": o.residual} if case.residual else {})

@@ -73,7 +73,10 @@ bool plan_elements(const RowRequest& r, const DeviceInfo& device, Direction dire
 
 bool plan_stream(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan) {
   if (plan_elements(r, device, direction, plan)) return true;
-  plan->threads = static_cast<int>(std::clamp<int64_t>(round_up(ceil_div(stream_units(r), 4), kWarp), kWarp, 512));
+  // Single elements 2^31 apart take many registers: small blocks, of which a multiprocessor has several.
+  const bool far = r.access == RowAccess::strided && !r.contiguous && r.geometry.cols < 16384;
+  const int64_t wanted = round_up(ceil_div(stream_units(r), 4), kWarp);
+  plan->threads = static_cast<int>(std::clamp<int64_t>(wanted, kWarp, far ? 128 : 512));
   plan->threads_per_row = plan->threads;
   if (direction == Direction::forward) {
     plan->cluster = device.compute_capability >= 90 && r.geometry.cols >= kStreamClusterCols ? 8 : 1;
