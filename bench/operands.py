@@ -109,16 +109,20 @@ def _add_statistics(case: Case, o: Operands) -> None:
         return
     for rows in _slices(case):
         mean, rstd = _statistics(case, o.x[rows])
-        o.rstd[rows] = rstd
+        o.rstd[rows[-1]] = rstd
         if o.mean is not None:
-            o.mean[rows] = mean
+            o.mean[rows[-1]] = mean
 
 
-def _slices(case: Case) -> Iterator[slice]:
-    """Slices of the first axis that hold so few elements that float64 copies of them cost little memory."""
-    step = max(1, CHUNK // math.prod(case.input_shape[1:]))
-    for start in range(0, case.shape[0], step):
-        yield slice(start, min(start + step, case.shape[0]))
+def _slices(case: Case) -> Iterator[tuple[slice, ...]]:
+    """Slices of the first axis that is not normalised, of so few elements that float64 copies cost little memory. The
+    last of an index is that of the statistics.
+    """
+    axis = int(case.permuted and 0 in case.axes)
+    size = case.shape[axis]
+    step = max(1, CHUNK * size // math.prod(case.input_shape))
+    for start in range(0, size, step):
+        yield (*(slice(None),) * axis, slice(start, min(start + step, size)))
 
 
 def _statistics(case: Case, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -196,7 +200,7 @@ def _expectations(case: Case, operands: Operands) -> Iterator[Expectation]:
             yield "y", part, y64.detach(), y_terms
             if case.operation.statistics:
                 for name, value in zip(STATISTICS, _statistics(case, x), strict=True):
-                    yield name, part, value, 1.0
+                    yield name, part[-1], value, 1.0
             continue
         dx, *gradients = torch.autograd.grad(y64, [x64, *parameters.values()], operands.dy[part].double())
         if operands.dresidual is not None:
