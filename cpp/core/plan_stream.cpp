@@ -7,10 +7,9 @@
 namespace normact {
 namespace {
 
-/// Of rows that go to clusters. These make a few shorter ones faster and many
-/// slower, and how a row is summed must not depend on how many there are (H100,
-/// bf16 layer norm of 43572 columns, without and with clusters of 8: one row 25
-/// and 9 us, 64 rows 26 and 28, 353 rows 70 and 130, 2000 rows 325 and 712).
+/// Of rows that go to clusters. These make a few shorter ones faster and many slower, and how a row is summed must not
+/// depend on how many there are (H100, bf16 layer norm of 43572 columns, without and with clusters of 8: one row 25 and
+/// 9 us, 64 rows 26 and 28, 353 rows 70 and 130, 2000 rows 325 and 712).
 constexpr int64_t kStreamClusterCols = 1 << 17;
 
 /// Units of a row, as kernels of `stream` go through it.
@@ -23,9 +22,8 @@ int64_t stream_units(const RowRequest& r) {
 /// other and of others. Both are for many rows; few would rather have more blocks.
 constexpr int64_t kColumnsBeside = 512, kColumnsApart = 1 << 14;
 
-/// Ranges of rows that each of so many slabs of columns goes over, backward:
-/// enough blocks to fill the device eight times, but ranges of so many rows at
-/// least, so that partial sums stay small beside x.
+/// Ranges of rows that each of so many slabs of columns goes over, backward: enough blocks to fill the device eight
+/// times, but ranges of so many rows at least, so that partial sums stay small beside x.
 int64_t parts_of(const RowRequest& r, const DeviceInfo& device, int64_t slabs, int64_t least) {
   return std::clamp<int64_t>(ceil_div(8 * device.multiprocessors, slabs), 1,
                              std::min<int64_t>(65535, ceil_div(r.geometry.rows, least)));

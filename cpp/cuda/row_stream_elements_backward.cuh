@@ -10,7 +10,8 @@
 
 #include "cuda/parameter_sum.cuh"
 #include "cuda/row_stream_backward.cuh"
-#include "cuda/row_stream_elements_forward.cuh"
+#include "cuda/row_stream_elements.cuh"
+#include "cuda/row_stream_forward.cuh"
 
 namespace normact::cuda {
 
@@ -121,8 +122,8 @@ __global__ void __launch_bounds__(kElementThreads, (kElementBlocks<T, kActivated
   for (int64_t row = begin; row < end; row += int64_t{1} << log_rows) {
     int64_t at[7];
     rows.find(g, row, operands, at);
-    const T *const x = static_cast<const T*>(p.x.data) + at[0], *const dresidual =
-                                                                    static_cast<const T*>(p.dresidual.data) + at[2];
+    const T* const x = static_cast<const T*>(p.x.data) + at[0];
+    const T* const dresidual = static_cast<const T*>(p.dresidual.data) + at[2];
     const X* const dy = static_cast<const X*>(p.dy.data) + at[1];
     typename Io::template Loaded<T> x_read[kColumns], addend_read[kColumns];
     typename Io::template Loaded<X> dy_read[kColumns];
