@@ -193,6 +193,7 @@ WIDE = {
 HUGE = (32768, 65536, 131072, 262144)
 CORE = (64, 128, 768, 1024, 4096, 8192, 16384, 65536, 262144, 1000, 4097)  # where slow-starting rivals are measured
 ODD = (33, 65, 127, 129, 255, 1001, 4097, 8191)
+WIDE_ODD = (9001, 12289, 30001, 50257, 100_003)  # more than a block holds; 50257 are GPT-2's tokens
 COMMON = (1000,)  # a whole number of 16-byte vectors, but of no power of two
 PLAIN = ("layer_norm", "rms_norm")
 FUSED = ("add_layer_norm", "add_rms_norm")
@@ -357,6 +358,7 @@ GROUPS = {
         each((*PLAIN, *FUSED, *ACTIVATED[1:4]), ("bf16", "fp32"), SMOKE_SHAPES) + each(MIXED, ("bf16",), SMOKE_SHAPES)
     ),
     "roofline": lambda: large(PLAIN, [*WIDE, *NARROW, *HUGE, *COMMON, *ODD]),
+    "wide_odd": lambda: large(PLAIN, WIDE_ODD),
     "core": lambda: large(PLAIN, CORE),
     "activated": lambda: large(ACTIVATED, ACTIVATED_WIDTHS),
     "activated_odd": lambda: large(ACTIVATED, ODD),

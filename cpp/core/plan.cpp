@@ -9,6 +9,15 @@
 namespace normact {
 namespace {
 
+/// Whether contiguous rows that no block holds in runs are a cluster's, which has them faster than a block that gathers
+/// their elements.
+bool left_to_clusters(const RowRequest& r, const DeviceInfo& device, Direction direction) {
+  if (!in_runs(r) || r.variant != NORMACT_ROW_AUTO) return false;
+  RowPlan plan{};
+  plan.variant = NORMACT_ROW_CLUSTER;
+  return plan_run_cluster(r, device, direction, &plan);
+}
+
 // ---- Forward. Each returns false if the variant cannot serve the request.
 
 bool forward_warp(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
@@ -34,6 +43,7 @@ bool forward_warp(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) 
 
 bool forward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
   if (in_runs(r) && plan_run_block(r, device, Direction::forward, plan)) return true;
+  if (left_to_clusters(r, device, Direction::forward)) return false;
   if (in_runs(r) || is_apart(r.access)) return plan_gather(r, device, Direction::forward, true, plan);
   const int64_t packs = packs_of(r);
   // The most threads that a kernel has registers for, by packs a thread.
@@ -63,8 +73,8 @@ bool forward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan)
 
 // The cluster kernels for whole packs: the working warps of a block, 16 at most, share its packs of the row evenly.
 
-/// The smallest cluster whose warps have at most 32 * vectors packs each; false if there is none. even_pairs: no more
-/// clusters of two than clusters of four leave room for.
+/// The smallest cluster whose warps have at most 32 * vectors packs each; false if there is none. even_pairs: as in
+/// plan_clusters().
 bool divide_over_cluster(const RowRequest& r, const DeviceInfo& device, int vectors, bool even_pairs, RowPlan* plan) {
   const int64_t packs = packs_of(r);
   if (packs < 1 || r.geometry.rows > kMaxDivisibleRows || device.compute_capability < 90) return false;
@@ -72,22 +82,12 @@ bool divide_over_cluster(const RowRequest& r, const DeviceInfo& device, int vect
   const int64_t slice = int64_t{kClusterWarps * kWarp} * vectors;
   while (log < 5 && (packs > slice << log || device.active_clusters[log] < 1)) ++log;
   if (log == 5) return false;
-  plan->cluster = 1 << log;
   plan->vectors = vectors;
-  const int64_t share = ceil_div(packs, plan->cluster);
+  const int64_t share = ceil_div(packs, int64_t{1} << log);
   const int warps = static_cast<int>(ceil_div(share, kWarp * vectors));
   plan->threads_per_row = warps * kWarp;
   plan->packs_per_block = static_cast<int>(ceil_div(share, warps)) * warps;
-  int64_t most = device.active_clusters[log] - ceil_div(r.sm_margin, plan->cluster);
-  if (even_pairs && log == 1 && device.active_clusters[2] > 0) {
-    most = std::min<int64_t>(most, 2 * device.active_clusters[2]);
-  }
-  most = std::max<int64_t>(1, most);
-  // All get the same number of rows if that takes few of them away.
-  if (r.geometry.rows >= 8 * most) most = ceil_div(r.geometry.rows, ceil_div(r.geometry.rows, most));
-  plan->parts = std::min(r.geometry.rows, most);
-  plan->blocks = plan->parts * plan->cluster;
-  return true;
+  return plan_clusters(r, device, log, even_pairs, plan);
 }
 
 /// Fills in the ring of a block, whose threads also need `fixed` shared bytes: `wanted` rows (or halves), or more if
@@ -101,7 +101,8 @@ bool plan_cluster_ring(const DeviceInfo& device, int tensors, int least, int wan
 }
 
 bool forward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
-  if (in_runs(r) || r.mixed) return false;
+  if (in_runs(r)) return plan_run_cluster(r, device, Direction::forward, plan);
+  if (r.mixed) return false;
   for (const int vectors : {4, 8}) {  // with eight the bias does not fit in registers
     // Forward is bound by bandwidth, which fewer pairs share more evenly (H200: 60 of 66).
     if (!divide_over_cluster(r, device, vectors, true, plan)) continue;
@@ -180,6 +181,7 @@ bool backward_warp(const RowRequest& r, const DeviceInfo& device, RowPlan* plan)
 
 bool backward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
   if (in_runs(r) && plan_run_block(r, device, Direction::backward, plan)) return true;
+  if (left_to_clusters(r, device, Direction::backward)) return false;
   if (in_runs(r) || is_apart(r.access)) return plan_gather(r, device, Direction::backward, true, plan);
   const int64_t packs = packs_of(r);
   if (packs < 1) return false;
@@ -209,7 +211,8 @@ bool backward_block(const RowRequest& r, const DeviceInfo& device, RowPlan* plan
 }
 
 bool backward_cluster(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
-  if (in_runs(r) || r.mixed) return false;
+  if (in_runs(r)) return plan_run_cluster(r, device, Direction::backward, plan);
+  if (r.mixed) return false;
   const int tensors = r.residual ? 3 : 2;
   if (divide_over_cluster(r, device, kept_packs(r), false, plan)) {
     plan->threads = plan->threads_per_row + kClusterServants * kWarp;
@@ -308,6 +311,21 @@ Status plan_first_legal(const Variant (&variants)[6], const RowRequest& r, const
 
 }  // namespace
 
+bool plan_clusters(const RowRequest& r, const DeviceInfo& device, int log, bool even_pairs, RowPlan* plan) {
+  if (device.active_clusters[log] < 1) return false;
+  plan->cluster = 1 << log;
+  int64_t most = device.active_clusters[log] - ceil_div(r.sm_margin, plan->cluster);
+  if (even_pairs && log == 1 && device.active_clusters[2] > 0) {
+    most = std::min<int64_t>(most, 2 * device.active_clusters[2]);
+  }
+  most = std::max<int64_t>(1, most);
+  // All get the same number of rows if that takes few of them away.
+  if (r.geometry.rows >= 8 * most) most = ceil_div(r.geometry.rows, ceil_div(r.geometry.rows, most));
+  plan->parts = std::min(r.geometry.rows, most);
+  plan->blocks = plan->parts * plan->cluster;
+  return true;
+}
+
 Status plan_row_forward(const RowRequest& request, const DeviceInfo& device, RowPlan* plan) {
   static constexpr Variant kVariants[] = {{NORMACT_ROW_WARP, forward_warp},       {NORMACT_ROW_BLOCK, forward_block},
                                           {NORMACT_ROW_CLUSTER, forward_cluster}, {NORMACT_ROW_IMAGE, forward_image},
@@ -323,10 +341,11 @@ Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, Ro
   const int64_t accumulator = accumulator_bytes(request.dtype);
   int64_t bytes = 0;
   if (plan->variant == NORMACT_ROW_STREAM) bytes += round_up(request.geometry.rows * 2 * accumulator, 256);
-  // Where a block has whole rows of contiguous columns, one row of sums is the result itself.
-  const bool whole_rows =
-      (plan->variant == NORMACT_ROW_WARP || plan->variant == NORMACT_ROW_BLOCK) && !is_apart(plan->access);
-  const bool partial = plan->parts > 1 || !whole_rows;
+  // Where a block has whole rows of contiguous columns, or slices of rows in runs, one row of sums is the result
+  // itself.
+  const bool whole_rows = plan->variant == NORMACT_ROW_WARP || plan->variant == NORMACT_ROW_BLOCK ||
+                          (plan->variant == NORMACT_ROW_CLUSTER && plan->access == RowAccess::runs);
+  const bool partial = plan->parts > 1 || !whole_rows || is_apart(plan->access);
   if (request.parameter_gradients && partial) bytes += 2 * plan->parts * request.geometry.cols * accumulator;
   plan->places = request.parameter_gradients ? bytes_of_places(request, *plan) : 0;
   plan->workspace_bytes =

@@ -64,7 +64,7 @@ struct RowPlan {
   int cluster;          // blocks that share a row
   int packs_per_block;  // of a row, or an image, within a cluster
   int stages;           // rows in flight a thread group (where rows come in ahead), or halves (kRowsByHalves)
-  bool dense;           // runs: as in the request
+  bool dense;           // runs: as in the request, but not of a cluster's slices
   int64_t parts;        // row ranges with a row of partial parameter sums each (backward)
   int threads;          // per block
   int64_t blocks;

@@ -44,9 +44,16 @@ inline int persistent_blocks(const RowRequest& r, const DeviceInfo& device) {
 
 enum class Direction : uint8_t { forward, backward };
 
+/// A persistent grid of clusters of 1 << log blocks, as many as run at once; false if none does. even_pairs: no more
+/// clusters of two than clusters of four leave room for (plan.cpp).
+bool plan_clusters(const RowRequest& r, const DeviceInfo& device, int log, bool even_pairs, RowPlan* plan);
+
 /// Variants warp and block for rows at any alignment; false if they cannot serve the request (plan_runs.cpp).
 bool plan_run_warp(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan);
 bool plan_run_block(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan);
+
+/// Variant cluster for them.
+bool plan_run_cluster(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan);
 
 /// The same for rows whose columns are in pieces or apart; `block`: variant block (plan_gather.cpp).
 bool plan_gather(const RowRequest& r, const DeviceInfo& device, Direction direction, bool block, RowPlan* plan);

@@ -13,48 +13,56 @@ int run_of(const RowRequest& r, Direction direction) {
 }
 
 /// Whether rows of `lanes` lanes of `runs` runs have a kernel: only a lane's last run may be cut or empty, except in a
-/// row of one lane, which has two; three are for 16-bit types, whose runs are short.
+/// row of one lane, which has two.
 bool runs_fit(const RowRequest& r, int run, int runs, int64_t lanes) {
-  if (runs == 3 && (size_of(r.dtype) != 2 || lanes == 1)) return false;
+  if (runs > most_runs(size_of(r.dtype)) || (runs == 3 && lanes == 1)) return false;
   return lanes * runs * run >= r.geometry.cols && (lanes == 1 || lanes * (runs - 1) * run <= r.geometry.cols);
 }
 
-/// Shared memory and the grid for a planned tile, with `blocks` blocks a multiprocessor: about so many bytes of tiles
-/// on their way as keep memory busy, as far as they fit. False if not even one tile does.
+/// Shared memory for a planned tile, with `blocks` blocks a multiprocessor: about so many bytes of tiles on their way
+/// as keep memory busy, as far as they fit. False if not even one tile does, or of a cluster's rows two.
 bool plan_run_ring(const RowRequest& r, const DeviceInfo& device, Direction direction, int blocks, RowPlan* plan) {
-  const RunLayout layout = run_layout(r.geometry.cols, r.dtype, plan->rows_per_block, r.dense);
+  const bool sliced = plan->variant == NORMACT_ROW_CLUSTER;  // two rows are worked on at the same time
+  const int64_t cols = run_slice(r.geometry.cols, plan->cluster);
+  plan->dense = r.dense && !sliced;
+  const RunLayout layout = run_layout(cols, r.dtype, plan->rows_per_block, plan->dense);
   const int accumulator = accumulator_bytes(r.dtype);
   const bool forward = direction == Direction::forward;
   const int64_t slot = forward ? int64_t{r.residual ? 2 : 1} * layout.tile_bytes
                                : int64_t{r.residual ? 3 : 2} * layout.tile_bytes + layout.statistics_bytes;
   int64_t rest = 2 * (forward ? slot + layout.statistics_bytes : layout.tile_bytes);  // output buffers
-  if (!forward && (r.activated || plan->threads > kBackwardRunThreads)) {  // weights, and an activation's biases
+  if (!forward &&
+      (r.activated || sliced || plan->threads > kBackwardRunThreads)) {  // weights, and an activation's biases
     rest += int64_t{plan->vectors} * run_of(r, direction) * plan->threads_per_row * accumulator * (r.activated ? 2 : 1);
   }
   const int64_t available = device.shared_memory_block / blocks - (blocks > 1 ? 1024 : 0);
-  const int64_t in_flight = (forward ? 64 : 84) * 1024 / blocks;
+  const int64_t in_flight = (forward ? 64 : 84) * 1024 / blocks + (sliced ? 2 * slot : 0);
   plan->stages = static_cast<int>(std::min<int64_t>(
       {(available - rest) / slot, kMaxRunStages, std::max<int64_t>(2, (in_flight + slot / 2) / slot)}));
   const int64_t parts = plan->threads_per_row < kWarp ? plan->threads / kWarp : plan->rows_per_block;
-  const int64_t sums = forward ? 0 : parts * r.geometry.cols * accumulator;  // parameter sums meet in the same memory
+  const int64_t sums = forward ? 0 : parts * cols * accumulator;  // parameter sums meet in the same memory
   const int64_t shared = std::max(plan->stages * slot + rest, sums);
   plan->shared_bytes = static_cast<int>(shared);
-  plan->dense = r.dense;
-  plan->blocks = std::min<int64_t>(int64_t{persistent_blocks(r, device)} * blocks,
-                                   ceil_div(r.geometry.rows, plan->rows_per_block));
-  plan->parts = plan->blocks;
-  return plan->stages >= (blocks > 1 ? 2 : 1) && shared <= available;
+  return plan->stages >= (blocks > 1 || sliced ? 2 : 1) && shared <= available;
 }
 
-/// plan_run_ring for a tile that also fits with every optional tensor and gaps between rows: a workspace's size must
-/// not depend on those.
-bool plan_run_tile(const RowRequest& r, const DeviceInfo& device, Direction direction, int blocks, RowPlan* plan) {
+/// plan_run_ring for a tile that also fits with every optional tensor and gaps between rows: neither a workspace's size
+/// nor how rows are summed may depend on those.
+bool plan_full_run_ring(const RowRequest& r, const DeviceInfo& device, Direction direction, int blocks, RowPlan* plan) {
   RowRequest largest = r;
-  if (direction == Direction::backward) {
+  if (direction == Direction::backward || plan->variant == NORMACT_ROW_CLUSTER) {
     largest.residual = true;
     largest.dense = false;
   }
   return plan_run_ring(largest, device, direction, blocks, plan) && plan_run_ring(r, device, direction, blocks, plan);
+}
+
+/// The same, and the grid, where a block has whole rows.
+bool plan_run_tile(const RowRequest& r, const DeviceInfo& device, Direction direction, int blocks, RowPlan* plan) {
+  plan->blocks = std::min<int64_t>(int64_t{persistent_blocks(r, device)} * blocks,
+                                   ceil_div(r.geometry.rows, plan->rows_per_block));
+  plan->parts = plan->blocks;
+  return plan_full_run_ring(r, device, direction, blocks, plan);
 }
 
 }  // namespace
@@ -123,6 +131,27 @@ bool plan_run_block(const RowRequest& r, const DeviceInfo& device, Direction dir
     for (int b = blocks; b >= 1; --b) {
       if (plan_run_tile(r, device, direction, b, plan)) return true;
     }
+  }
+  return false;
+}
+
+/// Wide rows, of which each block of a cluster has a slice: the smallest cluster whose blocks have threads and shared
+/// memory for theirs.
+bool plan_run_cluster(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan) {
+  if (size_of(r.dtype) > 4 || r.geometry.rows > kMaxDivisibleRows || device.compute_capability < 90) return false;
+  const bool forward = direction == Direction::forward;
+  const int run = run_of(r, direction), runs = most_runs(size_of(r.dtype));
+  const int64_t most = (forward ? kForwardSliceWarps : kBackwardSliceWarps) * kWarp;
+  plan->vectors = runs;
+  plan->rows_per_block = 1;
+  for (int log = 0; log < 5; ++log) {
+    const int64_t slice = run_slice(r.geometry.cols, 1 << log);
+    const int64_t last = r.geometry.cols - slice * ((1 << log) - 1);
+    const int64_t lanes = round_up(ceil_div(slice, int64_t{runs} * run), kWarp);
+    if (lanes > most || lanes < 2 * kWarp || lanes * (runs - 1) * run > last) continue;
+    plan->threads_per_row = static_cast<int>(lanes);
+    plan->threads = plan->threads_per_row + (kSliceServants + (forward ? kForwardMovers : kBackwardMovers)) * kWarp;
+    if (plan_clusters(r, device, log, forward, plan) && plan_full_run_ring(r, device, direction, 1, plan)) return true;
   }
   return false;
 }

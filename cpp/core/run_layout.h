@@ -14,6 +14,9 @@ namespace normact {
 constexpr int forward_run(int element_bytes) { return element_bytes == 2 ? 6 : element_bytes == 4 ? 9 : 5; }
 constexpr int backward_run(int element_bytes) { return element_bytes == 2 ? 6 : element_bytes == 4 ? 9 : 3; }
 
+/// Runs that a thread owns, at most: those of 16-bit types are short.
+constexpr int most_runs(int element_bytes) { return element_bytes == 2 ? 3 : 2; }
+
 /// Warps of a block that move data.
 constexpr int kForwardMovers = 2;
 constexpr int kBackwardMovers = 1;
@@ -25,6 +28,15 @@ constexpr int kBackwardRunThreads = 512;
 constexpr int kBackwardSharedRunThreads = 576;
 constexpr int kSharedWeightValues = 18;  // a thread's
 constexpr int kMaxRunStages = 6;
+
+/// Of wide rows, which the blocks of a cluster share: warps of a block that work on rows, at most, and one more, which
+/// exchanges sums. Registers are given to four warps at a time.
+constexpr int kForwardSliceWarps = 16;
+constexpr int kBackwardSliceWarps = 14;
+constexpr int kSliceServants = 1;
+
+/// Columns of a row that a block of a cluster has; the last may have fewer.
+constexpr int64_t run_slice(int64_t cols, int cluster) { return (cols + cluster - 1) / cluster; }
 
 /// One tile: consecutive rows of one tensor, each at its own phase modulo 16 bytes.
 struct RunLayout {

@@ -335,14 +335,14 @@ __global__ void __launch_bounds__(kPointwiseThreads, kGated ? 2 : 4)
 /// Work     as parameter_sum_kernel's.
 /// grid     (ceil(channels / 32), 2): y = 0 is dbias, y = 1 dup_bias; an absent one is skipped.
 template <class T>
-__global__ void __launch_bounds__(kWarp* kParameterSumRows)
+__global__ void __launch_bounds__(kWarp* kSumThreads)
     bias_sum_kernel(const __grid_constant__ PointwiseBackward p, const __grid_constant__ BiasSpace space,
                     void* workspace) {
   using A = Accumulator<T>;
   const View& to = blockIdx.y == 0 ? p.dbias : p.dup_bias;
   if (to.data == nullptr) return;
   const BiasPartials<A> partials(p, space, workspace);
-  sum_partial_rows(
+  sum_partial_rows<kSumThreads>(
       blockIdx.y == 0 ? partials.dbias : partials.dup_bias, space.parts, space.channels,
       [&](int64_t channel, A sum) { store_parameter<T>(to, channel * to.stride[p.geometry.bias_dim], sum); });
 }

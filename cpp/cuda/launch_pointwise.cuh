@@ -168,7 +168,7 @@ Status launch_bias_sum(const PointwiseBackward& p, const BiasPlan& plan, const L
   if (plan.partials > plan.channels)
     return launch_kernel<bias_column_sum_kernel<T>>(name, shape, launch, p, space, launch.workspace.data);
   shape.grid.x = static_cast<unsigned>((plan.channels + kWarp - 1) / kWarp);
-  shape.block = dim3(kWarp, kParameterSumRows);
+  shape.block = dim3(kWarp, kSumThreads);
   return launch_kernel<bias_sum_kernel<T>>(name, shape, launch, p, space, launch.workspace.data);
 }
 

@@ -8,6 +8,7 @@
 #include "cuda/launch_row.cuh"
 #include "cuda/row_backward.cuh"
 #include "cuda/row_backward_cluster.cuh"
+#include "cuda/row_backward_cluster_runs.cuh"
 #include "cuda/row_backward_gather.cuh"
 #include "cuda/row_backward_image.cuh"
 #include "cuda/row_backward_runs.cuh"
@@ -27,10 +28,13 @@ Status launch_parameter_sum(const RowBackward& p, void* partials, int64_t partia
   if (p.dweight.data == nullptr && p.dbias.data == nullptr) return {};
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>((p.geometry.cols + kWarp - 1) / kWarp), 2);
-  shape.block = dim3(kWarp, kParameterSumRows);
   shape.after_previous = true;
-  return launch_kernel<parameter_sum_kernel<T, X>>("parameter gradient kernel launch", shape, launch, p, partials,
-                                                   partial_rows);
+  const auto run = [&](auto threads) {
+    shape.block = dim3(kWarp, threads());
+    return launch_kernel<parameter_sum_kernel<T, X, threads()>>("parameter gradient kernel launch", shape, launch, p,
+                                                                partials, partial_rows);
+  };
+  return partial_rows <= kFewSumRows ? run(Constant<kFewSumThreads>{}) : run(Constant<kSumThreads>{});
 }
 
 /// The two kernels of stream; `partials` takes the partial sums.
@@ -170,15 +174,20 @@ Status launch_row_cluster(const RowBackward& p, const RowPlan& plan, const Launc
   }
 }
 
-/// Rows at any alignment. The planner's sizes are the ones listed here.
-template <class T, NormKind kKind, bool kActivated>
-Status launch_row_runs(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+inline BackwardRunTiles run_tiles(const RowBackward& p, const RowPlan& plan) {
   const RowGeometry& g = p.geometry;
   BackwardRunTiles tiles(p, plan, p.dresidual.data != nullptr);
   tiles.input[0] = RunTensor(p.x, g);
   tiles.input[1] = RunTensor(p.dy, g);
   tiles.input[2] = RunTensor(p.dresidual, g);
   tiles.output[0] = RunTensor(p.dx, g);
+  return tiles;
+}
+
+/// Rows at any alignment. The planner's sizes are the ones listed here.
+template <class T, NormKind kKind, bool kActivated>
+Status launch_row_runs(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  const BackwardRunTiles tiles = run_tiles(p, plan);
   const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
                                         dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes}
                                 .chained();
@@ -215,6 +224,17 @@ Status launch_row_runs(const RowBackward& p, const RowPlan& plan, const Launch& 
     case 16: return run_lanes(Constant<16>{});
     default: return run_lanes(Constant<32>{});
   }
+}
+
+/// The same in clusters; the planner gives them no fp64.
+template <class T, NormKind kKind, bool kActivated>
+Status launch_row_cluster_runs(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
+                                        dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes, plan.cluster}
+                                .chained();
+  return launch_kernel<row_backward_cluster_runs_kernel<T, kKind, kActivated, most_runs(sizeof(T))>>(
+      "row norm backward kernel launch", shape, launch, KernelProblem<RowBackward, T, kActivated>(p),
+      run_tiles(p, plan), Scalars<Accumulator<T>>(p), launch.workspace.data, places_of(plan, launch));
 }
 
 /// Rows that lie side by side; the planner gives them no fp64.
@@ -276,7 +296,7 @@ Status launch_row_image(const RowBackward& p, const RowPlan& plan, const Launch&
 template <class T, NormKind kKind, bool kActivated>
 Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   if (plan.variant == NORMACT_ROW_STREAM) return launch_row_stream_backward<T, T, kKind, kActivated>(p, plan, launch);
-  if (plan.variant == NORMACT_ROW_CLUSTER) {
+  if (plan.variant == NORMACT_ROW_CLUSTER && plan.access == RowAccess::packs) {
     NORMACT_TRY((launch_row_cluster<T, kKind, kActivated>(p, plan, launch)));
     return launch_wide_parameter_sum<T>(p, plan, launch);
   }
@@ -296,8 +316,14 @@ Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const
       }
     }
   }
-  NORMACT_TRY((plan.access == RowAccess::packs ? launch_row_packs<T, kKind, kActivated>(p, plan, launch)
-                                               : launch_row_runs<T, kKind, kActivated>(p, plan, launch)));
+  const auto launch_contiguous = [&] {
+    if (plan.access == RowAccess::packs) return launch_row_packs<T, kKind, kActivated>(p, plan, launch);
+    if constexpr (sizeof(T) < 8) {
+      if (plan.variant == NORMACT_ROW_CLUSTER) return launch_row_cluster_runs<T, kKind, kActivated>(p, plan, launch);
+    }
+    return launch_row_runs<T, kKind, kActivated>(p, plan, launch);
+  };
+  NORMACT_TRY(launch_contiguous());
   if (plan.parts == 1) return {};  // the one row of partial sums is the result, and has been written as such
   return launch_parameter_sum<T>(p, launch.workspace.data, plan.parts, launch);
 }

@@ -8,6 +8,7 @@
 #include "cuda/launch_row.cuh"
 #include "cuda/row_forward.cuh"
 #include "cuda/row_forward_cluster.cuh"
+#include "cuda/row_forward_cluster_runs.cuh"
 #include "cuda/row_forward_gather.cuh"
 #include "cuda/row_forward_image.cuh"
 #include "cuda/row_forward_runs.cuh"
@@ -95,19 +96,23 @@ Status launch_row_cluster(const RowForward& p, const RowPlan& plan, const Launch
   return plan.vectors > 4 ? run_vectors(Constant<8>{}) : run_vectors(Constant<4>{});
 }
 
-/// Rows at any alignment. The planner's sizes are the ones listed here.
-template <class T, NormKind kKind, bool kActivated>
-Status launch_row_runs(const RowForward& p, const RowPlan& plan, const Launch& launch) {
+inline ForwardRunTiles run_tiles(const RowForward& p, const RowPlan& plan) {
   const RowGeometry& g = p.geometry;
   ForwardRunTiles tiles(p, plan, p.residual.data != nullptr);
   tiles.input[0] = RunTensor(p.x, g);
   tiles.input[1] = RunTensor(p.residual, g);
   tiles.output[0] = RunTensor(p.y, g);
   tiles.output[1] = RunTensor(p.residual_out, g);
+  return tiles;
+}
+
+/// Rows at any alignment. The planner's sizes are the ones listed here.
+template <class T, NormKind kKind, bool kActivated>
+Status launch_row_runs(const RowForward& p, const RowPlan& plan, const Launch& launch) {
+  const ForwardRunTiles tiles = run_tiles(p, plan);
   const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
                                         dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes}
                                 .chained();
-  constexpr int kMostRuns = sizeof(T) == 2 ? 3 : 2;
   const auto run = [&](auto lanes) {
     const char* name = "row norm forward kernel launch";
     const KernelProblem<RowForward, T, kActivated> problem(p);
@@ -125,7 +130,7 @@ Status launch_row_runs(const RowForward& p, const RowPlan& plan, const Launch& l
   if (plan.variant == NORMACT_ROW_BLOCK) {
     // Rows just over a power of two have kernels of their own, as long as no activation follows.
     if constexpr (sizeof(T) < 8 && !kActivated) {
-      switch (plan.vectors == kMostRuns ? plan.threads_per_row : 0) {
+      switch (plan.vectors == most_runs(sizeof(T)) ? plan.threads_per_row : 0) {
         case 64: return run(Constant<64>{});
         case 128: return run(Constant<128>{});
         case 256: return run(Constant<256>{});
@@ -142,6 +147,15 @@ Status launch_row_runs(const RowForward& p, const RowPlan& plan, const Launch& l
     case 16: return run(Constant<16>{});
     default: return run(Constant<32>{});
   }
+}
+
+/// The same in clusters; the planner gives them no fp64.
+template <class T, NormKind kKind, bool kActivated>
+Status launch_row_cluster_runs(const RowForward& p, const RowPlan& plan, const LaunchShape& shape,
+                               const Launch& launch) {
+  return launch_kernel<row_forward_cluster_runs_kernel<T, kKind, kActivated, most_runs(sizeof(T))>>(
+      "row norm forward kernel launch", shape, launch, KernelProblem<RowForward, T, kActivated>(p), run_tiles(p, plan),
+      Scalars<Accumulator<T>>(p));
 }
 
 /// Rows that lie side by side; the planner gives them no fp64.
@@ -212,8 +226,13 @@ Status launch_row_forward_kind(const RowForward& p, const RowPlan& plan, const L
                                 .chained();
   const bool packs = plan.access == RowAccess::packs;
   if (plan.variant == NORMACT_ROW_STREAM) return launch_row_stream<T, T, kKind, kActivated>(p, plan, shape, launch);
-  if (plan.variant == NORMACT_ROW_CLUSTER) return launch_row_cluster<T, kKind, kActivated>(p, plan, shape, launch);
+  if (packs && plan.variant == NORMACT_ROW_CLUSTER) {
+    return launch_row_cluster<T, kKind, kActivated>(p, plan, shape, launch);
+  }
   if constexpr (sizeof(T) < 8) {
+    if (plan.variant == NORMACT_ROW_CLUSTER) {
+      return launch_row_cluster_runs<T, kKind, kActivated>(p, plan, shape, launch);
+    }
     if (plan.variant == NORMACT_ROW_TILE) return launch_row_tile<T, kKind, kActivated>(p, plan, shape, launch);
     if (is_apart(plan.access)) return launch_row_gather<T, kKind, kActivated>(p, plan, launch);
     if constexpr (!kActivated) {

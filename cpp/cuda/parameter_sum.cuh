@@ -149,24 +149,28 @@ struct ParameterPlaces {
   }
 };
 
-constexpr int kParameterSumRows = 16;  // threads that share a column
+/// Threads that share a column: of few rows of partials, where more would have nothing to add and, of many columns,
+/// take the room of those that have; and of others.
+constexpr int kFewSumThreads = 4, kSumThreads = 16;
+constexpr int kFewSumRows = 32;
 
-/// Adds up the `partial_rows` rows of `cols` at `from`, 32 columns a block; store(column, sum) is called once a column.
-/// A thread adds its rows eight at a time and then these sums, which leaves them more digits, and the loads are on
-/// their way together. Launched so that it may start before the kernel that writes the rows has ended.
-template <class A, class Store>
+/// Adds up the `partial_rows` rows of `cols` at `from`, 32 columns a block, each by kThreads threads; store(column,
+/// sum) is called once a column. A thread adds its rows eight at a time and then these sums, which leaves them more
+/// digits, and the loads are on their way together. Launched so that it may start before the kernel that writes the
+/// rows has ended.
+template <int kThreads, class A, class Store>
 __device__ __forceinline__ void sum_partial_rows(const A* from, int64_t partial_rows, int64_t cols, Store store) {
   start_after_previous();
-  __shared__ A sums[kParameterSumRows][kWarp];
+  __shared__ A sums[kThreads][kWarp];
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
   A sum = A(0);
   if (column < cols) {
     constexpr int kTogether = 8;
-    for (int64_t row = threadIdx.y; row < partial_rows; row += kTogether * kParameterSumRows) {
+    for (int64_t row = threadIdx.y; row < partial_rows; row += kTogether * kThreads) {
       A some = A(0);
 #pragma unroll
       for (int r = 0; r < kTogether; ++r) {
-        const int64_t next = row + r * kParameterSumRows;
+        const int64_t next = row + r * kThreads;
         if (next < partial_rows) some += from[next * cols + column];
       }
       sum += some;
@@ -176,26 +180,26 @@ __device__ __forceinline__ void sum_partial_rows(const A* from, int64_t partial_
   __syncthreads();
   if (threadIdx.y == 0 && column < cols) {
 #pragma unroll
-    for (int r = 1; r < kParameterSumRows; ++r) sum += sums[r][threadIdx.x];
+    for (int r = 1; r < kThreads; ++r) sum += sums[r][threadIdx.x];
     store(column, sum);
   }
 }
 
-/// Work     a block sums 32 columns of one parameter: 16 threads a column, then one adds their sums in order.
+/// Work     a block sums 32 columns of one parameter: kThreads threads a column, then one adds their sums in order.
 /// Bytes    reads partial_rows * cols values from the L2 cache, writes cols.
 /// grid     (ceil(cols / 32), 2): y = 0 is dweight, y = 1 dbias; an absent one is skipped.
 /// X        the type of results that are not in the accumulator's.
-template <class T, class X>
-__global__ void __launch_bounds__(kWarp* kParameterSumRows)
+template <class T, class X, int kThreads>
+__global__ void __launch_bounds__(kWarp* kThreads)
     parameter_sum_kernel(const __grid_constant__ RowBackward p, void* workspace, int64_t partial_rows) {
   const Partials<Accumulator<T>> partials(p, workspace, partial_rows, 0);
   const Operand& to = blockIdx.y == 0 ? p.dweight : p.dbias;
   if (to.data == nullptr) return;
-  sum_partial_rows(blockIdx.y == 0 ? partials.dweight : partials.dbias, partial_rows, p.geometry.cols,
-                   [&](int64_t column, Accumulator<T> sum) {
-                     store_parameter<X>(
-                         to, strided_offset(column, p.geometry.col_ndim, p.geometry.col_shape, to.col_stride), sum);
-                   });
+  sum_partial_rows<kThreads>(
+      blockIdx.y == 0 ? partials.dweight : partials.dbias, partial_rows, p.geometry.cols,
+      [&](int64_t column, Accumulator<T> sum) {
+        store_parameter<X>(to, strided_offset(column, p.geometry.col_ndim, p.geometry.col_shape, to.col_stride), sum);
+      });
 }
 
 constexpr int kWideSumRows = 8;  // threads that share a pack of columns

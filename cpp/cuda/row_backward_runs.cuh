@@ -38,10 +38,9 @@ __device__ __forceinline__ void copy_value_async(A* shared, const A* global) {
 
 /// The last warp of the block. Shared memory: the ring's slots, of the tiles and their means and rstds, then two output
 /// buffers.
-template <class T, bool kLayer, bool kDense>
-__device__ __forceinline__ void move_backward_tiles(const RowBackward& p, const BackwardRunTiles& tiles,
-                                                    const RowDivisor& divisor, char* ring, char* output, int slot_bytes,
-                                                    RunBarriers& barriers) {
+template <class T, bool kLayer, bool kDense, class Tiles>
+__device__ __forceinline__ void move_backward_tiles(const RowBackward& p, const Tiles& tiles, const RowDivisor& divisor,
+                                                    char* ring, char* output, int slot_bytes, RunBarriers& barriers) {
   using A = Accumulator<T>;
   const int lane = threadIdx.x % kWarp;
   const int tile_bytes = tiles.layout.tile_bytes;
@@ -69,21 +68,21 @@ __device__ __forceinline__ void move_backward_tiles(const RowBackward& p, const 
     if (lane == 0) barriers.full[slot].arrive_and_expect(bytes);
   };
 #pragma unroll 1
-  for (int s = 0; s < tiles.stages; ++s) fetch(blockIdx.x + s * gridDim.x, s);
+  for (int s = 0; s < tiles.stages; ++s) fetch(tiles.begin() + s * tiles.step(), s);
   int slot = 0;
   OutputTurn turn;
 #pragma unroll 1
-  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x, turn.next()) {
+  for (int tile = tiles.begin(); tile < tiles.count; tile += tiles.step(), turn.next()) {
     const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
     const int here = tiles.rows_of(tile);
     char* from = output + turn.buffer * tile_bytes;
     barriers.finished[turn.buffer].wait(turn.phase);
     wait_bulk_read<0>();  // the buffer before this one has been sent
     __syncwarp();
-    if (lane == 0 && tile != static_cast<int>(blockIdx.x)) barriers.free[turn.buffer ^ 1].arrive();
+    if (lane == 0 && tile != tiles.begin()) barriers.free[turn.buffer ^ 1].arrive();
     send_rows<kDense>(tiles, tiles.output[0], divisor, first, here, from);
     commit_bulk();
-    fetch(tile + tiles.stages * gridDim.x, slot);
+    fetch(tile + tiles.stages * tiles.step(), slot);
     send_ends<T, kDense>(tiles, tiles.output[0], divisor, first, here, from);
     if (++slot == tiles.stages) slot = 0;
   }
@@ -158,20 +157,20 @@ __device__ __forceinline__ void multiply_run_slopes(A (&dy)[kCount], const A (&x
   multiply_slopes_of<T, 2>(dy, h_of, p);
 }
 
-/// Writes one row of partials a block. Groups of one warp add theirs up; what is left is a part a warp, or a group of
-/// warps. The whole block calls it; group: which of the `groups` groups of lanes this thread belongs to.
+/// Writes a block's part of a row of partials, its columns from `first` on. Groups of one warp add theirs up; what is
+/// left is a part a warp, or a group of warps. The whole block calls it; worker: whether this thread has worked on
+/// rows; group: which of the `groups` groups of lanes it belongs to.
 template <class T, int kLanes, class Own, class A>
-__device__ __forceinline__ void write_run_sums(const RowBackward& p, void* workspace, void* shared, const Own& own,
-                                               A (&dweight)[Own::kValues], A (&dbias)[Own::kValues],
-                                               const ParameterPlaces<Own::kValues>& many, bool mover, int group,
+__device__ __forceinline__ void write_run_sums(const RowBackward& p, Partials<A> partials, int64_t first, void* shared,
+                                               const Own& own, A (&dweight)[Own::kValues], A (&dbias)[Own::kValues],
+                                               const ParameterPlaces<Own::kValues>& many, bool worker, int group,
                                                int groups, int threads) {
   many.give(dweight, dbias);
-  Partials<A> partials(p, workspace, gridDim.x, blockIdx.x);
   const auto store = [&](A(&sum)[Own::kValues], A* columns) {
 #pragma unroll
     for (int j = 0; j < Own::kValues; ++j) {
       if constexpr (!kSeveralWarps<kLanes>) sum[j] = sum_over_groups<kLanes>(sum[j]);
-      if (!mover && (kSeveralWarps<kLanes> || threadIdx.x % kWarp < kLanes) && own.valid(j))
+      if (worker && (kSeveralWarps<kLanes> || threadIdx.x % kWarp < kLanes) && own.valid(j))
         columns[own.column(j)] = sum[j];
     }
   };
@@ -179,7 +178,7 @@ __device__ __forceinline__ void write_run_sums(const RowBackward& p, void* works
   const int parts = kSeveralWarps<kLanes> ? groups : threads / kWarp;
   partials.template write_block<T>(
       p, shared, [&](A* columns) { store(dweight, columns); }, [&](A* columns) { store(dbias, columns); }, part, parts,
-      0, own.cols());
+      first, own.cols());
 }
 
 /// kShareWeights: of activated rows, always.
@@ -204,7 +203,8 @@ __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardShared
   const int tile_bytes = tiles.layout.tile_bytes;
   const int slot_bytes = tensors * tile_bytes + tiles.layout.statistics_bytes;
   char* output = shared + tiles.stages * slot_bytes;
-  start_barriers(barriers, tiles.stages, 1 + kWarp, kBackwardMovers);  // the mover's lanes bring the statistics
+  // The mover's lanes bring the statistics.
+  start_barriers(barriers, tiles.stages, 1 + kWarp, threads / kWarp, kBackwardMovers);
   start_after_previous();
 
   const int lanes = kLanes != 0 ? kLanes : tiles.lanes;
@@ -298,7 +298,8 @@ __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardShared
     }
   }
 
-  write_run_sums<T, kLanes>(p, workspace, shared, own, dweight, dbias, many, mover, at, tiles.rows, threads);
+  write_run_sums<T, kLanes>(p, Partials<A>(p, workspace, gridDim.x, blockIdx.x), 0, shared, own, dweight, dbias, many,
+                            !mover, at, tiles.rows, threads);
 #endif
 }
 

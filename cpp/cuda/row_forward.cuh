@@ -257,10 +257,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
   const A variance = squares * scalars.reciprocal_cols;
   const A rstd = reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });
-  if (lane == 0 && active) {
-    if (p.mean.data != nullptr) *row_pointer<A>(p.mean, index) = mean;
-    if (p.rstd.data != nullptr) *row_pointer<A>(p.rstd, index) = rstd;
-  }
+  if (lane == 0 && active) store_statistics(p, index, mean, rstd);
   const A shift = -distance * rstd;
   const auto xhat_of = [&](int v, A(&xhat)[kSize]) {
     if constexpr (!kKept) unpack(s[v], xhat);

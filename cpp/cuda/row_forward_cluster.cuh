@@ -103,9 +103,7 @@ __device__ __forceinline__ void serve_forward(const RowForward& p, const Scalars
     const A rstd = reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });
     exchange.publish(turn, {mean, rstd});
     if (share.rank == 0) {
-      const RowIndex index(scalars.rows, share.row(turn));
-      if (p.mean.data != nullptr) *row_pointer<A>(p.mean, index) = mean;
-      if (p.rstd.data != nullptr) *row_pointer<A>(p.rstd, index) = rstd;
+      store_statistics(p, RowIndex(scalars.rows, share.row(turn)), mean, rstd);
     }
   }
 }

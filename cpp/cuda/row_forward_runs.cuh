@@ -29,10 +29,10 @@ constexpr int kForwardRun = forward_run(sizeof(T));
 // The last two warps of the block move data: one brings tiles and writes statistics, one sends finished tiles. Shared
 // memory: the ring's slots, then two output buffers of the tiles and their means and rstds.
 
-template <class T, bool kDense>
-__device__ __forceinline__ void bring_forward_tiles(const RowForward& p, const ForwardRunTiles& tiles,
-                                                    const RowDivisor& divisor, char* ring, const char* output,
-                                                    int slot_bytes, int output_bytes, RunBarriers& barriers) {
+template <class T, bool kDense, class Tiles>
+__device__ __forceinline__ void bring_forward_tiles(const RowForward& p, const Tiles& tiles, const RowDivisor& divisor,
+                                                    char* ring, const char* output, int slot_bytes, int output_bytes,
+                                                    RunBarriers& barriers) {
   using A = Accumulator<T>;
   const int lane = threadIdx.x % kWarp;
   const auto fetch = [&](int tile, int slot) {
@@ -50,20 +50,20 @@ __device__ __forceinline__ void bring_forward_tiles(const RowForward& p, const F
     if (lane == 0) barriers.full[slot].arrive_and_expect(bytes);
   };
 #pragma unroll 1
-  for (int s = 0; s < tiles.stages; ++s) fetch(blockIdx.x + s * gridDim.x, s);
+  for (int s = 0; s < tiles.stages; ++s) fetch(tiles.begin() + s * tiles.step(), s);
   int slot = 0;
   OutputTurn turn;
 #pragma unroll 1
-  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x, turn.next()) {
+  for (int tile = tiles.begin(); tile < tiles.count; tile += tiles.step(), turn.next()) {
     barriers.finished[turn.buffer].wait(turn.phase);
-    fetch(tile + tiles.stages * gridDim.x, slot);
+    fetch(tile + tiles.stages * tiles.step(), slot);
     const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
     const int here = tiles.rows_of(tile);
     const A* statistics = reinterpret_cast<const A*>(output + turn.buffer * output_bytes + slot_bytes);
-    if (p.mean.data != nullptr) {
+    if (!Tiles::kSliced && p.mean.data != nullptr) {
       for_each_statistic<A>(p.mean, divisor, first, here, [&](A* to, int i) { *to = statistics[i]; });
     }
-    if (p.rstd.data != nullptr) {
+    if (!Tiles::kSliced && p.rstd.data != nullptr) {
       for_each_statistic<A>(p.rstd, divisor, first, here, [&](A* to, int i) { *to = statistics[tiles.rows + i]; });
     }
     __syncwarp();
@@ -72,12 +72,12 @@ __device__ __forceinline__ void bring_forward_tiles(const RowForward& p, const F
   }
 }
 
-template <class T, bool kDense>
-__device__ __forceinline__ void send_forward_tiles(const ForwardRunTiles& tiles, const RowDivisor& divisor,
-                                                   char* output, int output_bytes, RunBarriers& barriers) {
+template <class T, bool kDense, class Tiles>
+__device__ __forceinline__ void send_forward_tiles(const Tiles& tiles, const RowDivisor& divisor, char* output,
+                                                   int output_bytes, RunBarriers& barriers) {
   OutputTurn turn;
 #pragma unroll 1
-  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x, turn.next()) {
+  for (int tile = tiles.begin(); tile < tiles.count; tile += tiles.step(), turn.next()) {
     const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
     const int here = tiles.rows_of(tile);
     char* from = output + turn.buffer * output_bytes;
@@ -85,7 +85,7 @@ __device__ __forceinline__ void send_forward_tiles(const ForwardRunTiles& tiles,
     barriers.finished[turn.buffer].wait(turn.phase);
     wait_bulk_read<0>();  // the buffer before this one has been sent
     __syncwarp();
-    if (threadIdx.x % kWarp == 0 && tile != static_cast<int>(blockIdx.x)) barriers.free[turn.buffer ^ 1].arrive();
+    if (threadIdx.x % kWarp == 0 && tile != tiles.begin()) barriers.free[turn.buffer ^ 1].arrive();
     send_rows<kDense>(tiles, tiles.output[0], divisor, first, here, from);
     if (tiles.residual) send_rows<kDense>(tiles, tiles.output[1], divisor, first, here, sums);
     commit_bulk();
@@ -98,9 +98,10 @@ __device__ __forceinline__ void send_forward_tiles(const ForwardRunTiles& tiles,
 
 /// The effective weights and the biases of what a thread owns; ones and zeros where there are none.
 template <class T, class Own, class A>
-__device__ __forceinline__ void load_run_parameters(const RowForward& p, const Own& own, A weight_offset,
-                                                    A (&weight)[Own::kValues], A (&bias)[Own::kValues]) {
-  const Parameter<T> weights(p.weight), biases(p.bias);
+__device__ __forceinline__ void load_run_parameters(const Operand& of_weights, const Operand& of_biases, const Own& own,
+                                                    A weight_offset, A (&weight)[Own::kValues],
+                                                    A (&bias)[Own::kValues]) {
+  const Parameter<T> weights(of_weights), biases(of_biases);
 #pragma unroll
   for (int j = 0; j < Own::kValues; ++j) {
     weight[j] = A(1);
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
   const int tile_bytes = tiles.layout.tile_bytes, slot_bytes = tensors * tile_bytes;
   const int output_bytes = slot_bytes + tiles.layout.statistics_bytes;
   char* output = shared + tiles.stages * slot_bytes;
-  start_barriers(barriers, tiles.stages, 1, kForwardMovers);
+  start_barriers(barriers, tiles.stages, 1, threads / kWarp, kForwardMovers);
   start_after_previous();
   const bool direct = kMayBeDirect<kLanes> && tiles.direct;
   if (static_cast<int>(threadIdx.x) >= threads + kWarp) {
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
   const int at = row_of_tile<T, kLanes>(lanes, threads);
   const Own own(lane, lanes, static_cast<int>(p.geometry.cols));
   A weight[kValues], bias[kValues];
-  load_run_parameters<T>(p, own, scalars.weight_offset, weight, bias);
+  load_run_parameters<T>(p.weight, p.bias, own, scalars.weight_offset, weight, bias);
   const Sum row_sum(scratch, at, lane / kWarp, lanes / kWarp, 1 + at);
   const auto sum = [&](A part, int which) {
     A value[1] = {part};
@@ -212,8 +213,7 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
     activate<T>(value, p);
     if (direct) {
       if (live) {
-        if (lane == 0 && p.mean.data != nullptr) *row_pointer<A>(p.mean, index) = mean;
-        if (lane == 0 && p.rstd.data != nullptr) *row_pointer<A>(p.rstd, index) = rstd;
+        if (lane == 0) store_statistics(p, index, mean, rstd);
         own.store_elements(row_pointer<T>(p.y, index), value);
       }
       continue;

@@ -50,23 +50,35 @@ __device__ __forceinline__ T* row_pointer(const Operand& operand, const RowIndex
   return static_cast<T*>(operand.data) + (row.outer * operand.row_stride[0] + row.inner * operand.row_stride[1]);
 }
 
-/// Where a row in any number of dimensions starts in each of some operands, in elements. One division a dimension for
-/// all of them: inlined one by one, they make kernels of thousands of instructions, which are fetched even to be
-/// skipped.
-template <int kCount>
-__device__ __forceinline__ void row_offsets(int64_t row, const RowGeometry& g, const Operand* const (&operands)[kCount],
-                                            int64_t (&offset)[kCount]) {
+/// Writes the statistics of a row that are wanted.
+template <class A>
+__device__ __forceinline__ void store_statistics(const RowForward& p, const RowIndex& row, A mean, A rstd) {
+  if (p.mean.data != nullptr) *row_pointer<A>(p.mean, row) = mean;
+  if (p.rstd.data != nullptr) *row_pointer<A>(p.rstd, row) = rstd;
+}
+
+/// Where a row in any number of dimensions starts in each of some operands, in elements. quotient(row, d) divides by
+/// the size of dimension d. One division a dimension for all of them: inlined one by one, they make kernels of
+/// thousands of instructions, which are fetched even to be skipped.
+template <class Index, int kCount, class Quotient>
+__device__ __forceinline__ void row_offsets(Index row, const RowGeometry& g, const Operand* const (&operands)[kCount],
+                                            int64_t (&offset)[kCount], Quotient quotient) {
 #pragma unroll
   for (int64_t& of : offset) of = 0;
 #pragma unroll 1
   for (int d = g.row_ndim - 1; d > 0; --d) {
-    const int64_t outer = row / g.row_shape[d], index = row - outer * g.row_shape[d];
+    const Index outer = quotient(row, d), inner = row - outer * static_cast<Index>(g.row_shape[d]);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) offset[i] += index * operands[i]->row_stride[d];
+    for (int i = 0; i < kCount; ++i) offset[i] += inner * operands[i]->row_stride[d];
     row = outer;
   }
 #pragma unroll
   for (int i = 0; i < kCount; ++i) offset[i] += row * operands[i]->row_stride[0];
+}
+template <int kCount>
+__device__ __forceinline__ void row_offsets(int64_t row, const RowGeometry& g, const Operand* const (&operands)[kCount],
+                                            int64_t (&offset)[kCount]) {
+  row_offsets(row, g, operands, offset, [&](int64_t of, int d) { return of / g.row_shape[d]; });
 }
 
 }  // namespace normact::cuda

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of any length at any element alignment, on sm_90: the tiles in which they pass through shared memory, and the
-// warps that move these from and to global memory. run_access.cuh says what a thread owns of a row there.
+// warps that move these from and to global memory. run_access.cuh says what a thread owns of a row there,
+// row_cluster_runs.cuh how the blocks of a cluster share wide rows.
 //
 // Tile     consecutive rows, one for each group of lanes. It lies in shared memory at the same phase modulo 16 bytes as
 //          in global memory, so that all but its ragged ends moves in bulk copies of whole 16-byte granules.
 // Movers   the block's last warp (forward: two) only moves data: it starts the copies of the tiles to come, and writes
-//          finished tiles out of one of two buffers, and forward's statistics.
+//          finished tiles out of one of two buffers, and forward's statistics, but those of a cluster's rows.
 // Direct   rows of up to a warp's lanes with gaps between them pass by shared memory: each would take bulk copies of
 //          its own, of some 150 cycles for any few bytes (H200).
 // Barriers `full` (a slot of the ring has arrived), `finished` (an output buffer has been filled, and the slot behind
@@ -60,10 +61,11 @@ struct RunTiles {
   bool dense;  // every tensor's rows follow each other: a tile is one piece
   bool direct;
   bool residual;
+  static constexpr bool kSliced = false;  // a tile is a part of one row, whose statistics another warp writes
 
   /// All but the tensors.
   RunTiles(const RowProblem& p, const RowPlan& plan, bool with_residual)
-      : layout(run_layout(p.geometry.cols, p.dtype, plan.rows_per_block, plan.dense)),
+      : layout(run_layout(run_slice(p.geometry.cols, plan.cluster), p.dtype, plan.rows_per_block, plan.dense)),
         lanes(plan.threads_per_row),
         rows(plan.rows_per_block),
         count(static_cast<int>((p.geometry.rows + rows - 1) / rows)),
@@ -75,6 +77,9 @@ struct RunTiles {
 
   /// Rows of a tile.
   __device__ __forceinline__ int rows_of(int tile) const { return tile == count - 1 ? last_rows : rows; }
+  /// A block's tiles: from the first on, so far apart.
+  __device__ __forceinline__ int begin() const { return static_cast<int>(blockIdx.x); }
+  __device__ __forceinline__ int step() const { return static_cast<int>(gridDim.x); }
 };
 
 #if __CUDA_ARCH__ >= 900
@@ -87,12 +92,12 @@ struct RunBarriers {
   Mbarrier finished[2], free[2];
 };
 
-/// Sets them up; `brings` arrive at a slot's. The whole block calls it.
-__device__ __forceinline__ void start_barriers(RunBarriers& barriers, int stages, int brings, int movers) {
+/// Sets them up; `brings` arrive at a slot's, `workers` are warps that work on rows. The whole block calls it.
+__device__ __forceinline__ void start_barriers(RunBarriers& barriers, int stages, int brings, int workers, int movers) {
   if (threadIdx.x == 0) {
     for (int s = 0; s < stages; ++s) barriers.full[s].init(brings);
     for (int b = 0; b < 2; ++b) {
-      barriers.finished[b].init(blockDim.x / kWarp - movers);
+      barriers.finished[b].init(workers);
       barriers.free[b].init(movers);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -164,18 +164,8 @@ struct RowPlaces {
   template <int kTensors>
   __device__ __forceinline__ void find(const RowGeometry& g, int64_t row, const Operand* const (&operands)[kTensors],
                                        int64_t (&offset)[kTensors]) const {
-    unsigned index = static_cast<unsigned>(row);
-#pragma unroll
-    for (int64_t& of : offset) of = 0;
-#pragma unroll 1
-    for (int d = g.row_ndim - 1; d > 0; --d) {
-      const unsigned outer = by[d].quotient(index), inner = index - outer * by[d].size;
-#pragma unroll
-      for (int i = 0; i < kTensors; ++i) offset[i] += inner * operands[i]->row_stride[d];
-      index = outer;
-    }
-#pragma unroll
-    for (int i = 0; i < kTensors; ++i) offset[i] += index * operands[i]->row_stride[0];
+    row_offsets(static_cast<unsigned>(row), g, operands, offset,
+                [&](unsigned of, int d) { return by[d].quotient(of); });
   }
 };
 

@@ -104,6 +104,7 @@ template <class T, int kRuns, int kRun, int kLanes>
 class OwnRuns {
  public:
   using A = Accumulator<T>;
+  static constexpr int kRunSize = kRun;
   static constexpr int kValues = kRuns * kRun;
 
   __device__ __forceinline__ OwnRuns(int lane, int lanes, int cols)
@@ -111,6 +112,11 @@ class OwnRuns {
     whole_ = kLanes == 0 || kLanes >= kWarp ? __all_sync(kFullWarp, last_ == kRun) : false;
   }
   __device__ __forceinline__ int cols() const { return cols_; }
+  /// Elements of all lanes of a warp, where a row takes whole warps.
+  static __device__ __forceinline__ int count_of_warp(int warp, int lanes, int cols) {
+    constexpr int kOfWarp = kWarp * kRun;  // a run a lane
+    return (kRuns - 1) * kOfWarp + min(max(cols - (kRuns - 1) * lanes * kRun - warp * kOfWarp, 0), kOfWarp);
+  }
   /// Bytes from a row's first element to this thread's.
   __device__ __forceinline__ int offset() const { return first_ * static_cast<int>(sizeof(T)); }
   __device__ __forceinline__ int column(int j) const { return j / kRun * step() + first_ + j % kRun; }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows whose columns are in pieces or apart, held in registers.
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 #include "core/gather_layout.h"
 #include "core/plan_common.h"
@@ -137,8 +139,11 @@ TEST(contiguous_rows_that_no_other_kernel_holds_are_gathered_by_elements) {
   RowRequest r = apart(1000, 8191, DType::f32, RowAccess::runs);
   CHECK(!gathered(forward(r)) && !gathered(backward(r)));
   CHECK(gathered(forward(r, kAmpere)) && gathered(backward(r, kAmpere)));
-  r.activated = true;  // whose weights and biases leave rows in runs no room
-  CHECK(gathered(backward(r)));
+  r.activated = true;  // whose weights and biases leave rows in runs no room, but in a cluster
+  CHECK(is(backward(r), NORMACT_ROW_CLUSTER));
+  DeviceInfo alone = kHopper;
+  std::fill(std::begin(alone.active_clusters), std::end(alone.active_clusters), 0);
+  CHECK(gathered(backward(r, alone)));
   r.geometry.cols = r.geometry.col_shape[0] = 33;
   CHECK(!gathered(forward(r)) && !gathered(backward(r)));
   CHECK(is(forward(r, kTuring), NORMACT_ROW_WARP) && is(backward(r, kTuring), NORMACT_ROW_WARP));

@@ -43,6 +43,11 @@ TEST(plans_of_an_h200) {
       {33, DType::bf16, kRuns, NORMACT_ROW_WARP, 2, 3, 1, NORMACT_ROW_WARP, 2, 3, 1},
       {257, DType::f32, kRuns, NORMACT_ROW_WARP, 16, 2, 1, NORMACT_ROW_WARP, 16, 2, 1},
       {4097, DType::bf16, kRuns, NORMACT_ROW_BLOCK, 256, 3, 1, NORMACT_ROW_BLOCK, 256, 3, 1},
+      {12289, DType::bf16, kRuns, NORMACT_ROW_CLUSTER, 352, 3, 2, NORMACT_ROW_CLUSTER, 352, 3, 2},
+      {50257, DType::bf16, kRuns, NORMACT_ROW_CLUSTER, 352, 3, 8, NORMACT_ROW_CLUSTER, 352, 3, 8},
+      {12289, DType::f32, kRuns, NORMACT_ROW_CLUSTER, 352, 2, 2, NORMACT_ROW_CLUSTER, 352, 2, 2},
+      {30001, DType::f32, kRuns, NORMACT_ROW_CLUSTER, 224, 2, 8, NORMACT_ROW_CLUSTER, 224, 2, 8},
+      {12289, DType::f64, kRuns, NORMACT_ROW_STREAM, 512, 0, 1, NORMACT_ROW_STREAM, 512, 0, 0},
       {8191, DType::f32, kRuns, NORMACT_ROW_BLOCK, 480, 2, 1, NORMACT_ROW_BLOCK, 480, 2, 1},
       {4096, DType::f32, kStrided, NORMACT_ROW_STREAM, 128, 0, 1, NORMACT_ROW_STREAM, 128, 0, 1},
       {4194304, DType::f32, kPacks, NORMACT_ROW_STREAM, 512, 0, 8, NORMACT_ROW_STREAM, 512, 0, 0},
@@ -64,7 +69,7 @@ TEST(plans_of_an_h200) {
 
 TEST(threads_of_many_rows_have_places_for_their_sums) {
   for (const DType dtype : {DType::bf16, DType::f32}) {
-    for (const int64_t cols : {8, 768, 4096, 16384, 65536, 33, 4097}) {
+    for (const int64_t cols : {8, 768, 4096, 16384, 65536, 33, 4097, 12289}) {
       const RowAccess access = cols % 8 == 0 ? RowAccess::packs : RowAccess::runs;
       for (const int64_t rows : {1 << 10, 1 << 14, 1 << 18, 1 << 24}) {
         RowRequest r = request(rows, cols, dtype, access);
@@ -196,7 +201,7 @@ TEST(what_tiles_leave_to_stream) {
 }
 
 TEST(how_a_row_is_summed_does_not_depend_on_the_number_of_rows) {
-  for (const int64_t cols : {8, 64, 768, 1000, 4096, 16384, 65536, 1 << 20}) {
+  for (const int64_t cols : {8, 64, 768, 1000, 4096, 12289, 16384, 65536, 1 << 20}) {
     for (const RowAccess access : {RowAccess::packs, RowAccess::runs, RowAccess::strided}) {
       const RowPlan one = forward(request(1, cols, DType::bf16, access));
       const RowPlan one_back = backward(request(1, cols, DType::bf16, access));

@@ -102,6 +102,13 @@ class TorchDevice:
 Device = NumpyDevice | TorchDevice
 
 
+def capability() -> tuple[int, int]:
+    """Of the GPU."""
+    import torch
+
+    return torch.cuda.get_device_capability()
+
+
 def available() -> dict[str, Any]:
     """A constructor for each device that this machine and this build of normact can serve, by name."""
     found: dict[str, Any] = {"numpy": NumpyDevice}

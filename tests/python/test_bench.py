@@ -69,6 +69,7 @@ def test_roofline_group_is_the_grid_of_the_targets():
     assert {case.cols for case in found if case.band == "huge"} == {32768, 65536, 131072, 262144}
     assert {case.cols for case in found if case.band == "narrow"} == {64, 128, 256}
     assert {case.cols for case in found if case.band == "odd"} == {33, 65, 127, 129, 255, 1001, 4097, 8191}
+    assert {case.cols for case in cases.cases_of(["wide_odd"]) if case.band == "odd"} == set(cases.WIDE_ODD)
     for case in found:  # both directions of both norms in both types
         for op in ("layer_norm", "rms_norm"):
             assert any(c.op == op and c.direction != case.direction and c.cols == case.cols for c in found)

@@ -12,10 +12,9 @@ import pytest
 import normact
 import reference
 import tolerance
-from activation_cases import Kind
 from cases import DTYPES, ROW_VARIANTS, Problem, expected_backward, expected_forward, inputs
-from checks import Arrays, arrays, assert_repeats, backward, check_backward, check_forward, compare, forward
-from devices import Device, NumpyDevice
+from checks import Arrays, accepts, arrays, assert_repeats, backward, check_backward, check_forward, compare, forward
+from devices import Device, NumpyDevice, capability
 
 pytestmark = pytest.mark.cuda
 
@@ -25,15 +24,6 @@ both_dtypes = pytest.mark.parametrize(("dtype", "parameter_dtype"), DTYPES, ids=
 
 
 LAST_VARIANT = ROW_VARIANTS[-1]  # takes every problem
-
-
-def accepts(call: Callable[[], Any]) -> bool:
-    """Runs it; False if the forced kernel cannot serve the problem, which is the only error that is allowed."""
-    try:
-        call()
-    except NotImplementedError:
-        return False
-    return True
 
 
 # ---- Kernel variants ----
@@ -68,39 +58,7 @@ def test_forced_variants(device: Device, kind: str, dtype: str, parameter_dtype:
     done |= check_side_by_side(device, kind, dtype, parameter_dtype)
     idle = set(ROW_VARIANTS) - {variant for variant, direction in done if direction == "forward"}
     allowed = {"image", "tile"} if dtype == "float64" else set()
-    assert idle <= (allowed | {"cluster"} if _capability() < (9, 0) else allowed), f"took no problem: {idle}"
-
-
-@pytest.mark.parametrize(("rows", "cols"), [(1000, 5120), (500, 12296)])
-@both_dtypes
-def test_rows_of_a_cluster_follow_each_other(
-    device: Device, kind: str, dtype: str, parameter_dtype: str, rows: int, cols: int
-) -> None:
-    """More rows for a cluster than are in flight: each slot of its ring is filled again and again."""
-    for residual in (False, True):
-        problem = Problem(kind, (rows, cols), dtype, parameter_dtype, residual=residual)
-        with normact.row_variant("cluster"):
-            if _capability() < (9, 0):
-                assert not accepts(lambda problem=problem: check_forward(device, problem))
-            else:
-                check_forward(device, problem)
-                check_backward(device, problem)
-
-
-@pytest.mark.parametrize(("rows", "cols"), [(1, 262144), (15, 262144), (15, 131208), (8, 245768)])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_widest_rows_of_a_cluster(device: Device, kind: str, dtype: str, rows: int, cols: int) -> None:
-    """Fewer rows than clusters, and several for one, in one slot of its ring or in two; full warps, and empty ones."""
-    options: list[dict[str, Any]] = [
-        {},
-        {"residual": True, "weight": False, "bias": False},
-        {"residual": True, "weight_offset": 1.0, "activation": Kind("mish")},
-    ]
-    for each in options:
-        problem = Problem(kind, (rows, cols), dtype, "float32", **each)
-        with normact.row_variant("cluster"):
-            done = accepts(lambda problem=problem: check_backward(device, problem))
-        assert done or _capability()[0] != 9
+    assert idle <= (allowed | {"cluster"} if capability() < (9, 0) else allowed), f"took no problem: {idle}"
 
 
 def check_side_by_side(device: Device, kind: str, dtype: str, parameter_dtype: str) -> set[tuple[str, str]]:
@@ -183,12 +141,6 @@ def test_forcing_ends_with_the_block(device: Device) -> None:
     with normact.row_variant("warp"):
         assert not accepts(lambda: normact.rms_norm(x)), "a warp cannot hold so long a row"
     np.testing.assert_array_equal(device.bits(normact.rms_norm(x)), want)
-
-
-def _capability() -> tuple[int, int]:
-    import torch
-
-    return torch.cuda.get_device_capability()
 
 
 # ---- The CPU and the GPU ----

@@ -30,7 +30,9 @@ def assert_same_bits(device: Device, found: Any, want: Any, where: str) -> None:
 
 
 @dtypes
-@pytest.mark.parametrize("shape", [(997, 257), (3, 65536), (15, 262144), (20_000, 16), (64, 4096)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(997, 257), (300, 12289), (3, 65536), (15, 262144), (20_000, 16), (64, 4096)], ids=str
+)
 def test_repeated_runs(device: Device, kind: str, dtype: str, shape: tuple[int, int]) -> None:
     problem = Problem(kind, shape, dtype, residual=True)
     given = arrays(device, problem)
@@ -54,7 +56,7 @@ def rows_of(device: Device, problem: Problem, given: Arrays, rows: slice, copy: 
 
 
 @dtypes
-@pytest.mark.parametrize("cols", [1, 7, 33, 64, 257, 768, 1000, 4096, 4097, 16384, 65536, 262144])
+@pytest.mark.parametrize("cols", [1, 7, 33, 64, 257, 768, 1000, 4096, 4097, 12289, 16384, 65536, 100_003, 262144])
 @pytest.mark.parametrize("copy", [False, True], ids=["view", "copy"])
 def test_a_row_does_not_depend_on_its_batch(device: Device, kind: str, dtype: str, cols: int, copy: bool) -> None:
     """y, mean, rstd, dx of rows alone, of x[:-1], of x[1:] are those of the batch, bit for bit."""

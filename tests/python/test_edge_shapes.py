@@ -111,7 +111,7 @@ def test_given_gradients(device: Device, kind: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("cols", [7, 64, 1000, 4097, 40_000])
+@pytest.mark.parametrize("cols", [7, 64, 1000, 4097, 12_289, 40_000])
 def test_in_place(device: Device, kind: str, dtype: str, cols: int) -> None:
     """y = x, residual = residual or x, dx = dy, x or dresidual: the bits of the call out of place."""
     plain = Problem(kind, (5, cols), dtype)

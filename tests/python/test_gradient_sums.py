@@ -69,7 +69,9 @@ def test_rows_of_columns_apart(device: Device, kind: str, shape: tuple[int, ...]
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("activation", [None, "softplus"])
-@pytest.mark.parametrize("shape", [(500_000, 768), (500_000, 257), (2_000_000, 1), (60_000, 4096)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(500_000, 768), (500_000, 257), (2_000_000, 1), (60_000, 4096), (2000, 9001)], ids=str
+)
 def test_rows_on_one_multiprocessor(device: Device, kind: str, shape: tuple[int, ...], activation: str | None) -> None:
     """Whose threads add up as many rows as they ever will. The slope of the activation is 1 so far out."""
     import torch
