@@ -40,7 +40,11 @@ def test_slices_of_wide_rows(device: Device, kind: str, dtype: str, layout: str,
     """Rows that begin anywhere, whose last slice is shorter: each tensor at a phase of its own, a row for some clusters
     and several.
     """
-    for rows, each in ((3, {"residual": True}), (37, {"activation": Kind("gelu"), "weight_offset": 1.0})):
+    options: tuple[tuple[int, dict[str, Any]], ...] = (
+        (3, {"residual": True}),
+        (37, {"activation": Kind("gelu"), "weight_offset": 1.0}),
+    )
+    for rows, each in options:
         shape = (rows // 3, 3, cols) if layout == "every_second_row" else (rows, cols)  # rows in two dimensions
         problem = Problem(kind, shape, dtype, "float32", **each)
         assert accepts(lambda problem=problem: check_forward(device, problem, layout))
