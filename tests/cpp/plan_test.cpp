@@ -18,6 +18,15 @@ struct Golden {
   int backward_variant, backward_lanes, backward_vectors, backward_cluster;
 };
 
+/// Two rows of a cluster are worked on at the same time, and of a thread's runs the last alone may be cut.
+void check_slices(const RowPlan& plan, int64_t cols, int run, const DeviceInfo& device) {
+  CHECK(plan.shared_bytes <= device.shared_memory_block);
+  if (plan.variant != NORMACT_ROW_CLUSTER) return;
+  CHECK(plan.stages >= 2 && plan.parts >= 1 && plan.blocks == plan.parts * plan.cluster);
+  const int64_t last = cols - (plan.cluster - 1) * run_slice(cols, plan.cluster);
+  CHECK(last >= int64_t{plan.threads_per_row} * (plan.vectors - 1) * run);
+}
+
 }  // namespace
 
 TEST(plans_of_an_h200) {
@@ -265,6 +274,36 @@ TEST(how_a_row_is_summed_does_not_depend_on_a_residual) {
         const RowPlan c = backward(with, device), d = backward(without, device);
         CHECK(a.variant == b.variant && a.threads_per_row == b.threads_per_row && a.vectors == b.vectors);
         CHECK(c.variant == d.variant && c.threads_per_row == d.threads_per_row && c.vectors == d.vectors);
+      }
+    }
+  }
+}
+
+TEST(how_a_wide_row_in_runs_is_summed_does_not_depend_on_others) {
+  const DeviceInfo small{120, 170, 99 * 1024 - 4096, {170, 85, 42, 21, 0}, 96 << 20};
+  const auto alike = [](const RowPlan& a, const RowPlan& b) {
+    return a.variant == b.variant && a.access == b.access && a.threads_per_row == b.threads_per_row &&
+           a.vectors == b.vectors && a.cluster == b.cluster;
+  };
+  for (const DeviceInfo& device : {kHopper, small}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const bool activated : {false, true}) {
+        for (int64_t cols = 8001; cols < 160'000; cols += cols / 97) {
+          RowRequest r = request(1, cols, dtype, RowAccess::runs);
+          r.near = r.contiguous = r.dense = true;
+          r.activated = activated;
+          const RowPlan alone = forward(r, device), alone_back = backward(r, device);
+          r.residual = true;
+          r.dense = false;
+          for (const int64_t rows : {2, 1000, 1 << 24}) {
+            r.geometry.rows = r.geometry.row_shape[0] = rows;
+            r.sm_margin = rows == 1000 ? 5000 : 0;
+            const RowPlan among = forward(r, device), among_back = backward(r, device);
+            CHECK(alike(alone, among) && alike(alone_back, among_back));
+            check_slices(among, cols, forward_run(size_of(dtype)), device);
+            check_slices(among_back, cols, backward_run(size_of(dtype)), device);
+          }
+        }
       }
     }
   }
