@@ -35,12 +35,8 @@ __global__ void __launch_bounds__(kBackwardSliceThreads, 1)
   constexpr int kValues = Own::kValues;
   using Shared = SharedRunParameter<T, Own>;
   extern __shared__ __align__(128) char shared[];
-  struct BlockMemory {
-    WarpExchange<A, A> exchange;
-    RunBarriers barriers;
-  };
-  __shared__ BlockMemory block_memory;
-  BlockMemory& memory = at_known_address(block_memory);
+  __shared__ SliceMemory<A, A> block_memory;
+  SliceMemory<A, A>& memory = at_known_address(block_memory);
   WarpExchange<A, A>& exchange = memory.exchange;
   RunBarriers& barriers = memory.barriers;
 

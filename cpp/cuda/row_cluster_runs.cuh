@@ -48,6 +48,13 @@ struct RowSlice {
   }
 };
 
+/// The exchange and the barriers of a block; in static shared memory. Sums travel in N.
+template <class N, class A>
+struct SliceMemory {
+  WarpExchange<N, A> exchange;
+  RunBarriers barriers;
+};
+
 /// The tiles of a block: a slice of one row each.
 template <class T, class Tiles>
 struct SlicedTiles : Tiles {

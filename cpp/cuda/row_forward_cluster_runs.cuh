@@ -95,12 +95,8 @@ __global__ void __launch_bounds__(kForwardSliceThreads, 1)
   using Own = OwnRuns<T, kRuns, kForwardRun<T>, 0>;
   constexpr int kValues = Own::kValues;
   extern __shared__ __align__(128) char shared[];
-  struct BlockMemory {
-    WarpExchange<double, A> exchange;
-    RunBarriers barriers;
-  };
-  __shared__ BlockMemory block_memory;
-  BlockMemory& memory = at_known_address(block_memory);
+  __shared__ SliceMemory<double, A> block_memory;
+  SliceMemory<double, A>& memory = at_known_address(block_memory);
   WarpExchange<double, A>& exchange = memory.exchange;
   RunBarriers& barriers = memory.barriers;
 
