@@ -2,6 +2,7 @@
 #include "core/channel_arguments.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/merge_dims.h"
 #include "core/message.h"
@@ -138,10 +139,13 @@ void read_geometry(const Array& x, int axis, const ChannelAxes& axes, ChannelGeo
   }
 }
 
+// The dimensions of the places in the order of memory; in that of x's axes where the bits of a mask follow it.
 Status merge_places(const Present& x, std::span<const Present> all, int axis, ChannelGeometry* out) {
   MergedStrides strides[kMaxArguments];
   size_t views = 0;
+  bool in_order = false;
   for (const Present& present : all) {
+    in_order = in_order || present.argument->role == Role::bits;
     if (present.argument->role != Role::element) continue;
     ChannelView* view = target_of<ChannelView>(present);
     if (view != nullptr) strides[views++] = {present.stride, view->place_stride};
@@ -151,6 +155,7 @@ Status merge_places(const Present& x, std::span<const Present> all, int axis, Ch
   for (int d = 1; d < x.array.ndim; ++d) {
     if (d != axis && x.array.shape[d] != 1) dims[count++] = d;
   }
+  if (!in_order) sort_dims({dims, count}, {strides, views});
   int alone = -1;
   out->place_ndim = 0;
   if (out->places != 0) {
@@ -163,6 +168,36 @@ Status merge_places(const Present& x, std::span<const Present> all, int axis, Ch
   out->place_shape[0] = out->places;
   for (size_t i = 0; i < views; ++i) strides[i].merged[0] = 1;
   return {};
+}
+
+// To a batch norm samples are one more dimension of the places. So the slowest of two may go with them, and where they
+// are neighbours in memory, they are the places.
+void turn_samples(std::span<const Present> all, ChannelGeometry* g) {
+  ChannelView* views[kMaxArguments];
+  size_t count = 0;
+  bool slower = g->place_ndim == 2, neighbours = g->place_ndim == 1 && g->samples > 1 && g->places > 1;
+  for (const Present& present : all) {
+    if (present.argument->role == Role::bits) return;
+    if (present.argument->role != Role::element) continue;
+    ChannelView* view = target_of<ChannelView>(present);
+    if (view == nullptr) continue;
+    views[count++] = view;
+    slower = slower && (g->samples == 1 || view->sample_stride == view->place_stride[0] * g->place_shape[0]);
+    neighbours = neighbours && view->sample_stride == 1 && view->place_stride[0] != 1;
+  }
+  if (slower) {
+    g->samples *= g->place_shape[0];
+    g->places = g->places_after = g->place_shape[0] = g->place_shape[1];
+    g->place_ndim = 1;
+    for (ChannelView* view : std::span(views, count)) {
+      view->sample_stride = view->place_stride[0];
+      view->place_stride[0] = view->place_stride[1];
+    }
+  } else if (neighbours) {
+    std::swap(g->samples, g->places);
+    g->places_after = g->place_shape[0] = g->places;
+    for (ChannelView* view : std::span(views, count)) std::swap(view->sample_stride, view->place_stride[0]);
+  }
 }
 
 }  // namespace
@@ -191,6 +226,7 @@ Status read_channel_arguments(std::span<const ChannelArgument> arguments, const 
     }
   }
   NORMACT_TRY(merge_places(x, all, axis, &problem->geometry));
+  if (axes.set == ChannelSet::channel && axis != 0) turn_samples(all, &problem->geometry);
   return purpose == Purpose::query ? Status() : check_overlaps(all);
 }
 

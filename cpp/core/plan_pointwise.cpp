@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <initializer_list>
+#include <numeric>
 
 #include "core/plan_common.h"
 
@@ -207,19 +208,26 @@ bool entries_are_columns(const PointwiseGeometry& g, Views like_x) {
   return true;
 }
 
-/// Whether rows that begin at the bias's dimension are whole packs at multiples of 16 bytes.
-bool columns_are_packs(const PointwiseGeometry& g, int64_t columns, int64_t pack, Views like_x) {
+constexpr int64_t kFewRows = 16;  // fewer would make the partial sums of columns large beside the tensors
+
+/// How many rows without gaps to see as one, so that it is whole packs; 1 if rows are, or these would be few.
+int rows_as_one(int64_t columns, int64_t pack, int64_t rows) {
+  const int64_t fold = pack / std::gcd(pack, columns);
+  return rows % fold == 0 && rows / fold >= kFewRows ? static_cast<int>(fold) : 1;
+}
+
+/// Whether rows that begin at the bias's dimension, `fold` without gaps at a time, are whole packs at multiples of 16
+/// bytes.
+bool columns_are_packs(const PointwiseGeometry& g, int64_t columns, int64_t pack, int fold, Views like_x) {
   for (const View* view : like_x) {
     if (view->data == nullptr) continue;
     if (!aligned(*view)) return false;
     for (int d = 0; d < g.bias_dim; ++d) {
-      if (g.shape[d] > 1 && view->stride[d] % pack != 0) return false;
+      if (g.shape[d] > 1 && view->stride[d] * fold % pack != 0) return false;
     }
   }
   return columns % pack == 0;
 }
-
-constexpr int64_t kFewRows = 16;  // fewer would make the partial sums of columns large beside the tensors
 
 }  // namespace
 
@@ -230,7 +238,7 @@ BiasPlan plan_bias_gradient(const PointwiseBackward& p, const DeviceInfo& device
   BiasPlan plan{};
   const BiasDims dims = bias_dims(g);
   plan.channels = dims.channels;
-  plan.width = plan.lanes = 1;
+  plan.width = plan.lanes = plan.fold = 1;
   if (g.size == 0) return plan;
   plan.inner = dims.inner;
   plan.outer = dims.outer;
@@ -245,12 +253,14 @@ BiasPlan plan_bias_gradient(const PointwiseBackward& p, const DeviceInfo& device
   const int64_t at_once = size_of(p.dtype) == 2 && !p.gated ? 4 : 2;
   const int64_t blocks = at_once * std::max(1, device.multiprocessors - sm_margin);
   if (plan.sum == BiasSum::columns) {
-    plan.width = static_cast<int>(packs && columns_are_packs(g, columns, pack, like_x) ? pack : 1);
-    const int64_t groups = ceil_div(columns, pack);  // whatever the alignment
+    plan.fold = plan.dense ? rows_as_one(columns, pack, plan.outer) : 1;
+    const int64_t columns_of_all = columns * plan.fold;
+    plan.width = static_cast<int>(packs && columns_are_packs(g, columns_of_all, pack, plan.fold, like_x) ? pack : 1);
+    const int64_t groups = ceil_div(columns_of_all, pack);  // whatever the alignment
     const int64_t lanes = std::min<int64_t>(kWarp, power_of_two_from(groups));
     plan.lanes = static_cast<int>(lanes);
     // One block too many would cost a whole round of all of them.
-    plan.parts = std::min(blocks / ceil_div(groups, lanes), ceil_div(plan.outer * lanes, int64_t{4} * 256));
+    plan.parts = std::min(blocks / ceil_div(groups, lanes), ceil_div(plan.outer / plan.fold * lanes, int64_t{4} * 256));
     plan.partials = columns;
   } else {
     plan.width = static_cast<int>(packs && plan.dense && in_rows(g, pack, like_x) ? pack : 1);
@@ -260,7 +270,8 @@ BiasPlan plan_bias_gradient(const PointwiseBackward& p, const DeviceInfo& device
   }
   plan.parts = std::max<int64_t>(plan.parts, 1);
   const int sums = (p.dbias.data != nullptr ? 1 : 0) + (p.dup_bias.data != nullptr ? 1 : 0);
-  plan.workspace_bytes = static_cast<size_t>(plan.parts * plan.partials * sums * size_of(accumulator_of(p.dtype)));
+  plan.workspace_bytes =
+      static_cast<size_t>(plan.parts * plan.fold * plan.partials * sums * size_of(accumulator_of(p.dtype)));
   return plan;
 }
 

@@ -59,12 +59,13 @@ struct BiasPlan {
   int64_t channels;  // entries of the bias
   int64_t outer;     // repetitions of the bias
   int64_t inner;     // elements of an entry in one repetition
+  int fold;          // columns: rows that a thread sees as one, so that it is whole packs; else 1
   int64_t parts;     // into which the sum of an entry, or a column, is divided
-  int64_t partials;  // sums of a part: entries, or columns
+  int64_t partials;  // sums of a part, of each of the rows seen as one: entries, or columns
   size_t workspace_bytes;
 
   /// Whether the sums of the only part are the result.
-  bool single() const { return parts == 1 && partials == channels; }
+  bool single() const { return parts == 1 && fold == 1 && partials == channels; }
 };
 
 /// The partition of dbias (and dup_bias).

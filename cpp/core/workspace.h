@@ -30,4 +30,14 @@ inline Status check_workspace(const Workspace& given, size_t needed) {
   return {};
 }
 
+/// `bytes` behind an address, which may be null: a query has none.
+inline void* behind(void* data, size_t bytes) {
+  return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(data) + bytes);
+}
+
+/// What is left behind the first `bytes`, a multiple of the alignment.
+inline Workspace after(const Workspace& workspace, size_t bytes) {
+  return bytes == 0 ? workspace : Workspace{behind(workspace.data, bytes), workspace.bytes - bytes};
+}
+
 }  // namespace normact

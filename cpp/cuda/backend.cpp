@@ -5,7 +5,10 @@
 
 #include "core/plan.h"
 #include "core/plan_pointwise.h"
+#include "core/pointwise_copies.h"
+#include "core/row_copies.h"
 #include "cuda/device.h"
+#include "cuda/layout_copy.h"
 #include "cuda/pointwise_launchers.h"
 #include "cuda/row_launchers.h"
 
@@ -51,24 +54,15 @@ bool wants_bias_gradient(const PointwiseBackward& problem) {
   return problem.dbias.data != nullptr || problem.dup_bias.data != nullptr;
 }
 
-}  // namespace
-
-Status row_norm_forward_workspace(const RowForward&, const Launch&, size_t* bytes) {
-  *bytes = 0;  // no forward needs any; asking the planner would cost the call a third of its host time
+template <class Inputs>
+Status launch_copies(const Inputs& inputs, const Launch& launch) {
+  for (int i = 0; i < inputs.count; ++i) NORMACT_TRY(launch_layout_copy(inputs.copies[i], launch));
   return {};
 }
 
-Status row_norm_backward_workspace(const RowBackward& problem, const Launch& launch, size_t* bytes) {
-  return largest_workspace(problem, launch, bytes);
-}
-
-Status row_norm_forward(const RowForward& problem, const Launch& launch) {
-  DeviceGuard guard;
-  NORMACT_TRY(guard.enter(launch.device));
-  const DeviceInfo* device = nullptr;
-  NORMACT_TRY(device_info(launch.device, &device));
+Status plan_and_launch(const RowForward& problem, const DeviceInfo& device, const Launch& launch) {
   RowPlan plan;
-  NORMACT_TRY(plan_row_forward(request_of(problem, launch.variant, launch.sm_margin), *device, &plan));
+  NORMACT_TRY(plan_row_forward(request_of(problem, launch.variant, launch.sm_margin), device, &plan));
   if (is_mixed(problem)) {
     return problem.io_dtype == DType::f16 ? launch_row_forward_mixed_f16(problem, plan, launch)
                                           : launch_row_forward_mixed_bf16(problem, plan, launch);
@@ -82,16 +76,17 @@ Status row_norm_forward(const RowForward& problem, const Launch& launch) {
   return {NORMACT_INTERNAL, "unknown dtype"};
 }
 
-Status row_norm_backward(const RowBackward& problem, const Launch& launch) {
-  DeviceGuard guard;
-  NORMACT_TRY(guard.enter(launch.device));
-  const DeviceInfo* device = nullptr;
-  NORMACT_TRY(device_info(launch.device, &device));
+/// inputs: what is to be copied before.
+Status plan_and_launch(const RowBackward& problem, const GatheredRows& inputs, const DeviceInfo& device,
+                       const Launch& given_launch) {
+  Launch launch = given_launch;
   RowPlan plan{};
   if (problem.geometry.rows > 0) {
-    NORMACT_TRY(plan_row_backward(request_of(problem, launch.variant, launch.sm_margin), *device, &plan));
-    NORMACT_TRY(check_workspace(launch.workspace, plan.workspace_bytes));
+    NORMACT_TRY(plan_row_backward(request_of(problem, launch.variant, launch.sm_margin), device, &plan));
+    NORMACT_TRY(check_workspace(launch.workspace, inputs.workspace_bytes + plan.workspace_bytes));
   }
+  NORMACT_TRY(launch_copies(inputs, launch));
+  launch.workspace = after(launch.workspace, inputs.workspace_bytes);
   if (is_mixed(problem)) {
     return problem.io_dtype == DType::f16 ? launch_row_backward_mixed_f16(problem, plan, launch)
                                           : launch_row_backward_mixed_bf16(problem, plan, launch);
@@ -105,9 +100,56 @@ Status row_norm_backward(const RowBackward& problem, const Launch& launch) {
   return {NORMACT_INTERNAL, "unknown dtype"};
 }
 
-Status pointwise_forward(const PointwiseForward& problem, const Launch& launch) {
+/// The variants of row norms are chosen by name for the problem as it is given.
+bool may_gather(const RowProblem& problem, const Launch& launch) {
+  return !problem.contiguous && launch.variant == NORMACT_ROW_AUTO;
+}
+
+}  // namespace
+
+Status row_norm_forward_workspace(const RowForward&, const Launch&, size_t* bytes) {
+  *bytes = 0;  // no forward needs any; asking the planner would cost the call a third of its host time
+  return {};
+}
+
+Status row_norm_backward_workspace(const RowBackward& given, const Launch& launch, size_t* bytes) {
+  if (!may_gather(given, launch)) return largest_workspace(given, launch, bytes);
+  const DeviceInfo* device = nullptr;
+  NORMACT_TRY(device_info(launch.device, &device));
+  RowBackward problem = given;
+  const GatheredRows inputs = gather_rows(&problem, *device, nullptr);
+  NORMACT_TRY(largest_workspace(problem, launch, bytes));
+  *bytes += inputs.workspace_bytes;
+  return {};
+}
+
+Status row_norm_forward(const RowForward& given, const Launch& launch) {
   DeviceGuard guard;
   NORMACT_TRY(guard.enter(launch.device));
+  const DeviceInfo* device = nullptr;
+  NORMACT_TRY(device_info(launch.device, &device));
+  if (!may_gather(given, launch)) return plan_and_launch(given, *device, launch);
+  RowForward problem = given;
+  NORMACT_TRY(launch_copies(gather_rows(&problem, *device), launch));
+  return plan_and_launch(problem, *device, launch);
+}
+
+Status row_norm_backward(const RowBackward& given, const Launch& launch) {
+  DeviceGuard guard;
+  NORMACT_TRY(guard.enter(launch.device));
+  const DeviceInfo* device = nullptr;
+  NORMACT_TRY(device_info(launch.device, &device));
+  if (!may_gather(given, launch)) return plan_and_launch(given, {}, *device, launch);
+  RowBackward problem = given;
+  const GatheredRows inputs = gather_rows(&problem, *device, launch.workspace.data);
+  return plan_and_launch(problem, inputs, *device, launch);
+}
+
+Status pointwise_forward(const PointwiseForward& given, const Launch& launch) {
+  DeviceGuard guard;
+  NORMACT_TRY(guard.enter(launch.device));
+  PointwiseForward problem = given;
+  NORMACT_TRY(launch_copies(gather_inputs(&problem), launch));
   switch (problem.dtype) {
     case DType::f64: return launch_pointwise_forward_f64(problem, launch);
     case DType::f32: return launch_pointwise_forward_f32(problem, launch);
@@ -117,27 +159,38 @@ Status pointwise_forward(const PointwiseForward& problem, const Launch& launch) 
   return {NORMACT_INTERNAL, "unknown dtype"};
 }
 
-Status pointwise_backward_workspace(const PointwiseBackward& problem, const Launch& launch, size_t* bytes) {
+Status pointwise_backward_workspace(const PointwiseBackward& given, const Launch& launch, size_t* bytes) {
   *bytes = 0;
-  if (problem.geometry.size == 0 || !wants_bias_gradient(problem)) return {};
+  if (given.geometry.size == 0) return {};
   const DeviceInfo* device = nullptr;
   NORMACT_TRY(device_info(launch.device, &device));
-  *bytes = plan_bias_gradient(problem, *device, launch.sm_margin).workspace_bytes;
+  PointwiseBackward problem = given;
+  *bytes = gather_inputs(&problem, *device, launch.sm_margin, nullptr).workspace_bytes;
+  if (wants_bias_gradient(problem)) {
+    *bytes += plan_bias_gradient(problem, *device, launch.sm_margin).workspace_bytes;
+  }
   return {};
 }
 
-Status pointwise_backward(const PointwiseBackward& problem, const Launch& launch) {
+Status pointwise_backward(const PointwiseBackward& given, const Launch& given_launch) {
   DeviceGuard guard;
-  NORMACT_TRY(guard.enter(launch.device));
+  NORMACT_TRY(guard.enter(given_launch.device));
+  const DeviceInfo* device = nullptr;
+  NORMACT_TRY(device_info(given_launch.device, &device));
+  PointwiseBackward problem = given;
+  Launch launch = given_launch;
+  const GatheredInputs inputs = gather_inputs(&problem, *device, launch.sm_margin, launch.workspace.data);
   BiasPlan plan;
   const BiasPlan* bias = nullptr;
+  size_t needed = inputs.workspace_bytes;
   if (wants_bias_gradient(problem)) {
-    const DeviceInfo* device = nullptr;
-    NORMACT_TRY(device_info(launch.device, &device));
     plan = plan_bias_gradient(problem, *device, launch.sm_margin);
-    NORMACT_TRY(check_workspace(launch.workspace, plan.workspace_bytes));
+    needed += plan.workspace_bytes;
     bias = &plan;
   }
+  NORMACT_TRY(check_workspace(launch.workspace, needed));
+  NORMACT_TRY(launch_copies(inputs, launch));
+  launch.workspace = after(launch.workspace, inputs.workspace_bytes);
   switch (problem.dtype) {
     case DType::f64: return launch_pointwise_backward_f64(problem, bias, launch);
     case DType::f32: return launch_pointwise_backward_f32(problem, bias, launch);

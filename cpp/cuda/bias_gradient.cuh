@@ -12,8 +12,9 @@ namespace normact::cuda {
 /// What the kernels of this file are told beside the problem.
 struct BiasSpace {
   ElementSpace elements;
-  int64_t channels, outer, inner;
+  int64_t channels, outer, inner;  // columns: outer counts rows seen as one
   int64_t parts, partials;
+  int fold;        // columns: rows seen as one
   int lanes;       // columns: threads side by side
   bool single;     // as in the plan
   Divisor groups;  // channels: groups of `width` of an entry in one repetition
@@ -21,14 +22,17 @@ struct BiasSpace {
   BiasSpace(const PointwiseBackward& p, const BiasPlan& plan)
       : elements(p.geometry),
         channels(plan.channels),
-        outer(plan.outer),
+        outer(plan.outer / plan.fold),
         inner(plan.inner),
         parts(plan.parts),
         partials(plan.partials),
+        fold(plan.fold),
         lanes(plan.lanes),
         single(plan.single()),
         groups(elements.small && inner >= plan.width ? static_cast<unsigned>(inner / plan.width) : 1) {}
 
+  /// Partial sums: rows of `partials` of them.
+  __device__ __forceinline__ int64_t rows() const { return parts * fold; }
   /// Of `count`: where part `index` begins.
   __device__ __forceinline__ int64_t begin_of(int64_t count, int64_t index) const {
     return count / parts * index + min(index, count % parts);
@@ -43,7 +47,7 @@ struct BiasPartials {
 
   __device__ BiasPartials(const PointwiseBackward& p, const BiasSpace& space, void* workspace)
       : dbias(static_cast<A*>(workspace)),
-        dup_bias(static_cast<A*>(workspace) + (p.dbias.data != nullptr ? space.parts * space.partials : 0)) {}
+        dup_bias(static_cast<A*>(workspace) + (p.dbias.data != nullptr ? space.rows() * space.partials : 0)) {}
 };
 
 /// One sum: to the workspace, or where it is the result, there.
@@ -53,7 +57,7 @@ __device__ __forceinline__ void store_bias_sum(const PointwiseBackward& p, const
   if (space.single) {
     store_parameter<T>(result, index * result.stride[p.geometry.bias_dim], sum);
   } else {
-    partials[part * space.partials + index] = sum;
+    partials[part * space.fold * space.partials + index] = sum;
   }
 }
 
@@ -184,6 +188,7 @@ constexpr int kColumnRows = kGated           ? 2
 
 /// Work     grid (column groups, parts). A block has `lanes` threads side by side, each with kWidth columns, which stay
 ///          the same while it walks down the rows of its part, kColumnRows at a time; their sums stay in registers.
+///          Rows without gaps that are no whole packs go some at a time, as one (fold).
 /// Bytes    each element of dy and x (and up) is read once, each of dx (and dup) written once.
 /// Barriers two at the end for each bias, around the sum over the block's threads of a column.
 template <class T, class Act, bool kGated, SlopeSource kSource, int kWidth>
@@ -196,7 +201,7 @@ __global__ void __launch_bounds__(kPointwiseThreads, kColumnBlocks<T, kGated>)
   __shared__ A shared[kPointwiseThreads * kWidth];
   const int lane = threadIdx.x & (space.lanes - 1), line = (threadIdx.x - lane) / space.lanes;
   const int lines = kPointwiseThreads / space.lanes;
-  const int64_t columns = space.partials;
+  const int64_t columns = space.partials * space.fold;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * space.lanes * kWidth;
   const int64_t column = first + lane * kWidth;
   const int64_t part = blockIdx.y;
@@ -204,8 +209,8 @@ __global__ void __launch_bounds__(kPointwiseThreads, kColumnBlocks<T, kGated>)
   Sums sums;
   // Rows and row strides have 31 bits (the planner sees to that): one instruction multiplies them.
   const auto offset_of = [&](int row) {
-    return [column, row](const View& view) {
-      return static_cast<int64_t>(row) * static_cast<int>(view.stride[0]) + column;
+    return [column, first_row = row * space.fold](const View& view) {
+      return static_cast<int64_t>(first_row) * static_cast<int>(view.stride[0]) + column;
     };
   };
   const int last = static_cast<int>(end);
@@ -219,12 +224,15 @@ __global__ void __launch_bounds__(kPointwiseThreads, kColumnBlocks<T, kGated>)
   start_after_previous();
   if (column < columns) {
     const auto load_bias = [&](const View& view, auto& value) {
+      int64_t in_row = space.fold == 1 ? column : column % space.partials;
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
         value[j] = A(0);
-        if (view.data == nullptr) continue;
-        const int64_t entry = space.inner == 1 ? column + j : (column + j) / space.inner;
-        value[j] = Parameter<T>(view).at(entry * view.stride[p.geometry.bias_dim]);
+        if (view.data != nullptr) {
+          const int64_t entry = space.inner == 1 ? in_row : in_row / space.inner;
+          value[j] = Parameter<T>(view).at(entry * view.stride[p.geometry.bias_dim]);
+        }
+        if (++in_row == space.partials) in_row = 0;
       }
     };
     if constexpr (kSource == SlopeSource::input) load_bias(p.bias, sums.bias);
@@ -343,7 +351,7 @@ __global__ void __launch_bounds__(kWarp* kSumThreads)
   if (to.data == nullptr) return;
   const BiasPartials<A> partials(p, space, workspace);
   sum_partial_rows<kSumThreads>(
-      blockIdx.y == 0 ? partials.dbias : partials.dup_bias, space.parts, space.channels,
+      blockIdx.y == 0 ? partials.dbias : partials.dup_bias, space.rows(), space.channels,
       [&](int64_t channel, A sum) { store_parameter<T>(to, channel * to.stride[p.geometry.bias_dim], sum); });
 }
 
@@ -363,7 +371,7 @@ __global__ void __launch_bounds__(kPointwiseThreads)
   const BiasPartials<A> partials(p, space, workspace);
   const A* from = (blockIdx.y == 0 ? partials.dbias : partials.dup_bias) + blockIdx.x * space.inner;
   A sum = A(0);
-  for (int64_t part = 0; part < space.parts; ++part, from += space.partials) {
+  for (int64_t row = 0; row < space.rows(); ++row, from += space.partials) {
     for (int64_t k = threadIdx.x; k < space.inner; k += kPointwiseThreads) sum += from[k];
   }
   sum = warp_sum(sum);

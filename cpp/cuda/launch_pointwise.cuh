@@ -147,8 +147,8 @@ Status launch_bias_gradient(const PointwiseBackward& p, const BiasPlan& plan, co
   const auto run = [&](auto act, auto width) {
     const int64_t a_block = int64_t{plan.lanes} * width();
     return launch_kernel<bias_gradient_columns_kernel<T, decltype(act), kGated, kSource, width()>>(
-        kBackwardLaunch, shape((plan.partials + a_block - 1) / a_block).chained(), launch, p, space, scalars,
-        launch.workspace.data);
+        kBackwardLaunch, shape((plan.partials * plan.fold + a_block - 1) / a_block).chained(), launch, p, space,
+        scalars, launch.workspace.data);
   };
   if (plan.width != kPack) return run(AnyActivation{}, Constant<1>{});
   if constexpr (kSource == SlopeSource::input && sizeof(T) < 8) {

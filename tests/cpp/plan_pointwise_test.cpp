@@ -165,7 +165,12 @@ TEST(bias_gradients) {
 
   BiasPlan odd = plan(backward(DType::bf16, geometry({16384, 3073}, 1), {3073, 1}));
   CHECK(odd.sum == BiasSum::columns);
+  CHECK_EQ(odd.width, 8);
+  CHECK_EQ(odd.fold, 8);  // eight rows are whole packs
+  CHECK_EQ(odd.partials, 3073);
+  odd = plan(backward(DType::bf16, geometry({16383, 3073}, 1), {3073, 1}));
   CHECK_EQ(odd.width, 1);
+  CHECK_EQ(odd.fold, 1);
 
   BiasPlan image = plan(backward(DType::bf16, geometry({64, 256, 3136}, 1), {256 * 3136, 3136, 1}));
   CHECK(image.sum == BiasSum::channels);

@@ -56,7 +56,19 @@ TEST(finds_samples_channels_and_places) {
   Case cases[] = {
       {{2, 3, 4, 5}, 1, 0, {}, {}, "n 2 c 3 groups 3 places 20: 20 after 20", "60 20 1", "60 20 1"},
       {{2, 3, 4, 5}, -1, 0, {}, {}, "n 2 c 5 groups 5 places 12: 12 after 1", "60 1 5", "60 1 5"},
-      {{2, 3, 4, 5}, 2, 0, {}, {}, "n 2 c 4 groups 4 places 15: 3,5 after 5", "60 5 20,1", "60 5 20,1"},
+      {{2, 3, 4, 5}, 2, 2, {}, {}, "n 2 c 4 groups 2 places 15: 3,5 after 5", "60 5 20,1", "60 5 20,1"},
+      // To a batch norm samples are places: here (2, 3) are samples, there 2 is the places.
+      {{2, 3, 4, 5}, 2, 0, {}, {}, "n 6 c 4 groups 4 places 5: 5 after 5", "20 5 1", "20 5 1"},
+      {{2, 3, 4, 5}, 1, 0, {1, 2, 6, 24}, {1, 2, 6, 24}, "n 20 c 3 groups 3 places 2: 2 after 2", "6 2 1", "6 2 1"},
+      // Places are in the order of memory.
+      {{2, 3, 4, 5},
+       1,
+       3,
+       {60, 20, 1, 4},
+       {60, 20, 1, 4},
+       "n 2 c 3 groups 3 places 20: 20 after 20",
+       "60 20 1",
+       "60 20 1"},
       {{2, 3, 4, 5}, 0, 0, {}, {}, "n 1 c 2 groups 2 places 60: 60 after 60", "0 60 1", "0 60 1"},
       {{6, 4}, 1, 0, {}, {}, "n 6 c 4 groups 4 places 1: 1 after 1", "4 1 1", "4 1 1"},
       {{6, 4, 1}, 1, 0, {}, {}, "n 6 c 4 groups 4 places 1: 1 after 1", "4 1 1", "4 1 1"},

@@ -55,6 +55,34 @@ def every_second_column(device: Device, values: np.ndarray, dtype: str) -> Any:
     return device.array(storage, dtype)[..., ::2]
 
 
+def cropped(device: Device, values: np.ndarray, dtype: str) -> Any:
+    """The middle of an image: its last two axes lose an element at each end."""
+    storage = np.pad(values, [(0, 0)] * (values.ndim - 2) + [(1, 1)] * 2, constant_values=np.nan)
+    return device.array(storage, dtype)[..., 1:-1, 1:-1]
+
+
+def half_of(axis: int) -> Layout:
+    """The first half of a tensor along an axis."""
+
+    def first_half(device: Device, values: np.ndarray, dtype: str) -> Any:
+        storage = np.concatenate([values, np.full_like(values, np.nan)], axis=axis)
+        return device.array(storage, dtype)[(slice(None),) * axis + (slice(values.shape[axis]),)]
+
+    return first_half
+
+
+def in_memory(*order: int) -> Layout:
+    """The axes in this order in memory, slowest first."""
+
+    def ordered(device: Device, values: np.ndarray, dtype: str) -> Any:
+        array = device.array(values.transpose(order), dtype)
+        back = tuple(int(axis) for axis in np.argsort(order))
+        return array.transpose(back) if isinstance(array, np.ndarray) else array.permute(back)
+
+    ordered.__name__ = "memory_" + "".join(map(str, order))
+    return ordered
+
+
 def every_second_row(device: Device, values: np.ndarray, dtype: str) -> Any:
     storage = np.full((2 * values.shape[0], *values.shape[1:]), np.nan)
     storage[::2] = values

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/pointwise_copies.h"
+
+#include <algorithm>
+
+#include "core/plan_common.h"
+#include "core/workspace.h"
+
+namespace normact {
+namespace {
+
+constexpr int64_t kLeastBytes = 128 << 10;  // of a tensor: less does not pay for a launch more
+
+struct Views {
+  View* at[6];
+  int count = 0;
+
+  void add(View* view) {
+    if (view->data != nullptr) at[count++] = view;
+  }
+  View* const* begin() const { return at; }
+  View* const* end() const { return at + count; }
+};
+
+struct Operands {
+  Views inputs, outputs, biases;
+};
+
+Operands operands_of(PointwiseForward* p) {
+  Operands o;
+  for (View* view : {&p->x, &p->up}) o.inputs.add(view);
+  o.outputs.add(&p->y);
+  for (View* view : {&p->bias, &p->up_bias}) o.biases.add(view);
+  return o;
+}
+
+Operands operands_of(PointwiseBackward* p) {
+  Operands o;
+  for (View* view : {&p->x, &p->dy, &p->up, &p->y}) o.inputs.add(view);
+  for (View* view : {&p->dx, &p->dup}) o.outputs.add(view);
+  for (View* view : {&p->bias, &p->up_bias, &p->dbias, &p->dup_bias}) o.biases.add(view);
+  return o;
+}
+
+/// The index space in as few dimensions as arrays need.
+PointwiseGeometry array_geometry(const PointwiseGeometry& g) {
+  PointwiseGeometry arrays{g.size, 0, -1, {}};
+  const auto add = [&arrays](int64_t size) { arrays.shape[arrays.ndim++] = size; };
+  if (g.bias_dim < 0) {
+    add(g.size);
+    return arrays;
+  }
+  const BiasDims dims = bias_dims(g);
+  if (dims.outer > 1) add(dims.outer);
+  arrays.bias_dim = arrays.ndim;
+  add(dims.channels);
+  if (dims.inner > 1) add(dims.inner);
+  return arrays;
+}
+
+/// All tensors of x's shape become arrays, wherever they are.
+void become_arrays(PointwiseProblem* problem, const Operands& operands) {
+  const PointwiseGeometry before = problem->geometry, after = array_geometry(before);
+  problem->geometry = after;
+  for (const Views& views : {operands.inputs, operands.outputs}) {
+    for (View* view : views) {
+      int64_t stride = 1;
+      for (int d = after.ndim - 1; d >= 0; --d) {
+        view->stride[d] = stride;
+        stride *= after.shape[d];
+      }
+    }
+  }
+  for (View* bias : operands.biases) {
+    const int64_t stride = bias->stride[before.bias_dim];
+    std::fill(bias->stride, bias->stride + after.ndim, 0);
+    bias->stride[after.bias_dim] = stride;
+  }
+}
+
+bool plan_gather_copy(const PointwiseGeometry& g, const View& view, LayoutCopy* copy) {
+  CopyDim dims[kMaxDims];
+  int64_t stride = 1;
+  for (int d = g.ndim - 1; d >= 0; --d) {
+    dims[d] = {g.shape[d], view.stride[d], stride};
+    stride *= g.shape[d];
+  }
+  copy->gathers = true;
+  return plan_layout_copy(g.ndim, dims, size_of(view.dtype), copy);
+}
+
+/// The inputs that are no arrays; count 0 if there are none, or copies of them are of no use.
+template <class Problem, class Serves>
+Views odd_inputs(const Problem& given, const Operands& operands, Serves serves) {
+  alignas(kPackBytes) static char anywhere[kPackBytes];
+  const PointwiseGeometry& g = given.geometry;
+  Views odd;
+  for (View* input : operands.inputs) {
+    if (!is_dense(*input, g)) odd.add(input);
+  }
+  if (odd.count == 0) return odd;
+  if (given.dtype == DType::f64 || g.size * size_of(given.dtype) < kLeastBytes) return {};
+  if (g.bias_dim >= 0 && g.shape[g.bias_dim] == 1) return {};
+  for (const View* output : operands.outputs) {
+    if (!is_dense(*output, g)) return {};
+  }
+  Problem problem = given;
+  const Operands trial = operands_of(&problem);
+  for (const Views& views : {trial.inputs, trial.outputs, trial.biases}) {
+    for (View* view : views) view->data = anywhere;
+  }
+  if (serves(problem)) return {};
+  become_arrays(&problem, trial);
+  if (!serves(problem)) return {};
+  for (const View* input : odd) {
+    LayoutCopy copy;
+    if (!plan_gather_copy(g, *input, &copy)) return {};
+  }
+  return odd;
+}
+
+/// Copies the input to `array`, which stands for it from now on.
+void gather(const PointwiseGeometry& g, View* input, void* array, GatheredInputs* gathered) {
+  LayoutCopy& copy = gathered->copies[gathered->count++];
+  plan_gather_copy(g, *input, &copy);
+  copy.tensor = input->data;
+  copy.array = input->data = array;
+}
+
+bool in_packs(PointwiseAccess access) { return access != PointwiseAccess::rows && access != PointwiseAccess::elements; }
+
+/// Single elements of 32 bits in rows are not slower than a copy and packs.
+bool serve(const PointwiseProblem& p, const PointwisePlan& plan) {
+  return in_packs(plan.access) || (plan.access == PointwiseAccess::rows && size_of(p.dtype) == 4);
+}
+
+}  // namespace
+
+GatheredInputs gather_inputs(PointwiseForward* problem) {
+  const Operands operands = operands_of(problem);
+  const Views odd =
+      odd_inputs(*problem, operands, [](const PointwiseForward& p) { return serve(p, plan_pointwise(p)); });
+  GatheredInputs gathered;
+  if (odd.count != 1 || (problem->gated && (problem->x.data == problem->y.data || problem->up.data == problem->y.data)))
+    return gathered;
+  gather(problem->geometry, odd.at[0], problem->y.data, &gathered);
+  become_arrays(problem, operands);
+  return gathered;
+}
+
+GatheredInputs gather_inputs(PointwiseBackward* problem, const DeviceInfo& device, int sm_margin, void* workspace) {
+  const Operands operands = operands_of(problem);
+  const Views odd = odd_inputs(*problem, operands, [&](const PointwiseBackward& p) {
+    const bool gradient = p.dbias.data != nullptr || p.dup_bias.data != nullptr;
+    return gradient ? plan_bias_gradient(p, device, sm_margin).width > 1 : serve(p, plan_pointwise(p));
+  });
+  GatheredInputs gathered;
+  if (odd.count == 0) return gathered;
+  const int64_t bytes = round_up(problem->geometry.size * size_of(problem->dtype), kWorkspaceAlignment);
+  for (View* input : odd) {
+    gather(problem->geometry, input, behind(workspace, gathered.workspace_bytes), &gathered);
+    gathered.workspace_bytes += static_cast<size_t>(bytes);
+  }
+  become_arrays(problem, operands);
+  return gathered;
+}
+
+}  // namespace normact
