@@ -7,7 +7,19 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bench.operations import APPLIED, AXES, BIASED, FROM_OUTPUT, GATES, KINDS, LAYOUTS, OPERATIONS, Operation, Traffic
+from bench.operations import (
+    APPLIED,
+    AWAY,
+    AXES,
+    BIASED,
+    FROM_OUTPUT,
+    GATES,
+    KINDS,
+    LAYOUTS,
+    OPERATIONS,
+    Operation,
+    Traffic,
+)
 
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
 MIB = 1 << 20
@@ -339,6 +351,12 @@ def group_norms() -> list[Case]:
     return each(both(GROUP_NORMS), ("bf16",), GROUP_SHAPES) + instance
 
 
+def layouts() -> list[Case]:
+    """x lies elsewhere than what is beside it."""
+    names = [f"{name}_{layout}" for name in (*BATCH_NORMS[:2], *GROUP_NORMS, "instance_norm") for layout in AWAY]
+    return each(names, ("bf16", "fp32"), ((64, 256, 28, 28), (64, 2048, 7, 7), (8, 320, 64, 64)))
+
+
 def cpu_channel() -> list[Case]:
     every = [*BATCH_NORMS, *GROUP_NORMS, "instance_norm"]
     return each(both(every), ("fp32", "bf16"), CPU_CHANNEL_SHAPES)
@@ -378,9 +396,13 @@ GROUPS = {
     "gated": gated,
     "batch_norm": batch_norms,
     "group_norm": group_norms,
+    "layouts": layouts,
     "small_sets": lambda: each(both(GROUP_NORMS), ("bf16", "fp32"), SMALL_SETS),
     "cpu_channel": cpu_channel,
-    "smoke_channel": lambda: each(both((*BATCH_NORMS, *GROUP_NORMS, "instance_norm")), TYPES, [(3, 64, 9, 7)]),
+    "smoke_channel": lambda: (
+        each(both((*BATCH_NORMS, *GROUP_NORMS, "instance_norm")), TYPES, [(3, 64, 9, 7)])
+        + each([f"batch_norm_add_relu_{layout}" for layout in AWAY], TYPES, [(3, 64, 9, 7)])
+    ),
     "small_activations": lambda: each(FEW, TYPES, SMALL_ACTIVATIONS),
     "cpu_activations": lambda: each((*KINDS, *FROM_OUTPUT, *BIASED, *GATES), ("fp32", "bf16"), CPU_ACTIVATIONS),
     "smoke_activations": lambda: (

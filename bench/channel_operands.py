@@ -16,6 +16,7 @@ import torch
 from bench.cases import Case
 from bench.formulas import reference
 from bench.operands import CHUNK, DTYPES, ROUNDOFF, Expectation, Operands
+from bench.operations import LAYOUTS
 
 # As operands.TERMS; a weight of up to 4 multiplies what a dx consists of.
 TERMS = {"y": 8.0, "dx": 64.0, "daddend": 16.0}
@@ -24,28 +25,33 @@ TERMS = {"y": 8.0, "dx": 64.0, "daddend": 16.0}
 def make(case: Case, device: str) -> Operands:
     op, forward, dtype = case.operation, case.direction == "forward", DTYPES[case.dtype]
 
-    def images(normal: bool) -> Any:
-        """A tensor of the case's shape and layout."""
+    def images(normal: bool, layout: str = op.layout) -> Any:
+        """A tensor of the case's shape; only x may lie elsewhere than in NCHW or NHWC."""
         n, c, *places = case.shape
-        shape = (n, *places, c) if op.layout == "nhwc" else case.shape
+        larger = {"slice": (n, 2 * c, *places), "crop": (n, c, *(size + 2 for size in places))}
+        shape = (n, *places, c) if layout == "nhwc" else larger.get(layout, case.shape)
         tensor = (torch.randn if normal else torch.empty)(*shape, device=device, dtype=dtype)
-        return tensor.movedim(-1, 1) if op.layout == "nhwc" else tensor
+        if layout == "crop":
+            return tensor[(..., *(slice(1, -1) for _ in places))]
+        return tensor.movedim(-1, 1) if layout == "nhwc" else tensor[:, :c]
+
+    beside = op.layout if op.layout in LAYOUTS else "nchw"
 
     vector = {"device": device, "dtype": DTYPES[case.parameter_dtype]}
     statistic = {"device": device, "dtype": torch.float64 if case.dtype == "fp64" else torch.float32}
     o = Operands(images(True))
     o.weight, o.bias = (torch.randn(case.shape[1], **vector) for _ in range(2))
     o.mean, o.rstd = (torch.empty(case.statistics_shape, **statistic) for _ in range(2))
-    o.addend = images(True) if op.addend else None
+    o.addend = images(True, beside) if op.addend else None
     if op.mask:
         count = (math.prod(case.shape) + 7) // 8
         o.mask = torch.zeros((count, 1) if op.layout == "nhwc" else (count,), device=device, dtype=torch.uint8)
     if forward:
-        o.y = images(False)
+        o.y = images(False, beside)
         return o
-    o.dy, o.dx = images(True), images(False)
+    o.dy, o.dx = images(True, beside), images(False, beside)
     o.dweight, o.dbias = torch.empty_like(o.weight), torch.empty_like(o.bias)
-    o.daddend = images(False) if op.addend else None
+    o.daddend = images(False, beside) if op.addend else None
     for part in _slices(case):
         mean, rstd = _statistics(case, _exact(o.x, part))
         o.mean[_of_statistics(case, part)], o.rstd[_of_statistics(case, part)] = mean, rstd

@@ -24,7 +24,7 @@ class Operation:
     mixed: bool = False  # the residual and its sum are fp32 beside an x of 16 bits, and so twice as large as y
     axes: tuple[int, ...] = ()  # that a norm is over; () where the shape tells it
     statistics: int = 0  # numbers a row that the forward writes and the backward reads
-    layout: str = ""  # of a packed gated input, which is twice as wide as y; of images "nchw" or "nhwc"
+    layout: str = ""  # of a packed gated input, which is twice as wide as y; of images in LAYOUTS or AWAY
     addend: bool = False
     applied: str = ""  # the activation that ends a norm
     from_output: bool = False  # a backward that starts from y; it has no forward of its own
@@ -75,12 +75,13 @@ def _channel(function: str, applied: str = "", addend: bool = False) -> list[Ope
             addend=addend,
             applied=applied,
         )
-        for layout in LAYOUTS
+        for layout in (*LAYOUTS, *AWAY)
     ]
 
 
 AXES = ((1, 3), (0,))  # several of an image's that are not neighbours; the samples of each feature
 LAYOUTS = ("nchw", "nhwc")
+AWAY = ("slice", "crop")  # of x: half of the channels, the middle of the places; all else is NCHW
 APPLIED = ("relu", "silu", "gelu")  # that end norms of rows
 KINDS = ("identity", "relu", "relu6", "squared_relu", "leaky_relu", "elu", "gelu", "gelu_tanh", "quick_gelu", "silu")
 KINDS += ("sigmoid", "tanh", "softplus", "mish", "hardswish", "hardsigmoid")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.cases import ACTIVATED, DIRECTIONS, LARGE, MIB, PLAIN, SMALL_SETS, Case
+from bench.operations import AWAY, LAYOUTS
 
 ACTIVATIONS = ("pointwise", "bias", "gated")  # the families
 CHANNEL = ("channel",)
@@ -183,7 +184,7 @@ def _gpu_activation_targets() -> list[Target]:
 def _channel(
     function: str, direction: str | None = None, *, held: bool | None = None, least: int = 0, most: float = math.inf
 ):
-    """Cases of bf16, whose sets fit on the chip or do not, of tensors of so many bytes. Goals are of images."""
+    """Cases of bf16, whose sets fit on the chip or do not, of tensors of so many bytes. Goals are of whole images."""
 
     def select(case: Case, _: Record) -> bool:
         return (
@@ -191,6 +192,7 @@ def _channel(
             and direction in (None, case.direction)
             and held in (None, _held(case))
             and case.dtype == "bf16"
+            and case.operation.layout in LAYOUTS
             and case.shape not in SMALL_SETS
             and least <= case.tensor_bytes <= most
         )
@@ -224,6 +226,8 @@ def _gpu_channel_targets() -> list[Target]:
     add("batch norm against the best rival (times faster)", _channel("batch_norm"), best, 2.0)
     add("batch norm against torch (times faster)", _channel("batch_norm"), over("torch"), 4.0)
     add("no batch norm slower than a rival (times faster)", _channel("batch_norm"), best, 1.0, True)
+    away = lambda case, _: case.operation.layout in AWAY  # noqa: E731
+    add("no norm of a slice or a crop slower than PyTorch (times faster)", away, over("torch"), 1.0, True)
     add("group, instance norm against compile (times faster)", _channel("group_norm"), over("compile"), 2.0)
     add("group, instance norm against torch (times faster)", _channel("group_norm"), over("torch"), 6.0)
     headline = "group_norm_silu_nchw/forward/bf16/1x128x20x256x256"

@@ -27,8 +27,10 @@ Status forward(const PointwiseForward& problem, Device device, const normact_exe
   return device.cuda ? cuda::pointwise_forward(problem, launch_of(exec, device)) : cpu::pointwise_forward(problem);
 }
 
-Status forward_workspace(const PointwiseForward&, Device, const normact_exec& exec, size_t*) {
-  return check_variant(exec);
+Status forward_workspace(const PointwiseForward& problem, Device device, const normact_exec& exec, size_t* bytes) {
+  NORMACT_TRY(check_variant(exec));
+  if (!device.cuda || problem.geometry.size == 0) return {};
+  return cuda::pointwise_forward_workspace(problem, launch_of(exec, device), bytes);
 }
 
 Status backward(const PointwiseBackward& problem, Device device, const normact_exec& exec) {

@@ -118,7 +118,7 @@ bool plan_biased(const Request& r, int64_t pack, PointwisePlan* plan) {
   const int64_t size = r.problem.geometry.size;
   const bool rows = plan->inner % pack == 0;
   plan->bias = rows ? BiasAccess::rows : plan->inner >= pack ? BiasAccess::straddled : BiasAccess::columns;
-  return (plan->inner == 1 || plan->inner >= pack) && (rows ? size / pack : size) <= kMaxDivisible;
+  return (rows ? size / pack : size) <= kMaxDivisible;
 }
 
 /// A block's threads in lanes and lines so that the fewest blocks, of which it is as wide as can be, cover the last two

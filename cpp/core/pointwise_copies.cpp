@@ -2,6 +2,7 @@
 #include "core/pointwise_copies.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/plan_common.h"
 #include "core/workspace.h"
@@ -9,7 +10,8 @@
 namespace normact {
 namespace {
 
-constexpr int64_t kLeastBytes = 128 << 10;  // of a tensor: less does not pay for a launch more
+constexpr int64_t kLeastBytes = 128 << 10;  // of a tensor: less does not pay for a launch more;
+constexpr int64_t kLeastRows = 2 << 20;     // of single elements in rows, which are faster
 
 struct Views {
   View* at[6];
@@ -119,31 +121,43 @@ Views odd_inputs(const Problem& given, const Operands& operands, Serves serves) 
   return odd;
 }
 
-/// Copies the input to `array`, which stands for it from now on.
-void gather(const PointwiseGeometry& g, View* input, void* array, GatheredInputs* gathered) {
-  LayoutCopy& copy = gathered->copies[gathered->count++];
-  plan_gather_copy(g, *input, &copy);
-  copy.tensor = input->data;
-  copy.array = input->data = array;
+/// Copies the inputs to arrays, which stand for them from now on: the first to `place`, if there is one, the others to
+/// the workspace.
+GatheredInputs gather(PointwiseProblem* problem, const Views& inputs, void* place, void* workspace) {
+  GatheredInputs gathered;
+  const PointwiseGeometry& g = problem->geometry;
+  for (View* input : inputs) {
+    LayoutCopy& copy = gathered.copies[gathered.count++];
+    plan_gather_copy(g, *input, &copy);
+    void* array = std::exchange(place, nullptr);
+    if (array == nullptr) {
+      array = behind(workspace, gathered.workspace_bytes);
+      gathered.workspace_bytes += static_cast<size_t>(round_up(g.size * size_of(problem->dtype), kWorkspaceAlignment));
+    }
+    copy.tensor = input->data;
+    copy.array = input->data = array;
+  }
+  return gathered;
 }
 
 bool in_packs(PointwiseAccess access) { return access != PointwiseAccess::rows && access != PointwiseAccess::elements; }
 
-/// Single elements of 32 bits in rows are not slower than a copy and packs.
+/// Single elements of 32 bits in rows, or few, are not slower than a copy and packs.
 bool serve(const PointwiseProblem& p, const PointwisePlan& plan) {
-  return in_packs(plan.access) || (plan.access == PointwiseAccess::rows && size_of(p.dtype) == 4);
+  if (plan.access != PointwiseAccess::rows) return in_packs(plan.access);
+  return size_of(p.dtype) == 4 || p.geometry.size * size_of(p.dtype) < kLeastRows;
 }
 
 }  // namespace
 
-GatheredInputs gather_inputs(PointwiseForward* problem) {
+GatheredInputs gather_inputs(PointwiseForward* problem, void* workspace) {
   const Operands operands = operands_of(problem);
   const Views odd =
       odd_inputs(*problem, operands, [](const PointwiseForward& p) { return serve(p, plan_pointwise(p)); });
-  GatheredInputs gathered;
-  if (odd.count != 1 || (problem->gated && (problem->x.data == problem->y.data || problem->up.data == problem->y.data)))
-    return gathered;
-  gather(problem->geometry, odd.at[0], problem->y.data, &gathered);
+  if (odd.count == 0) return {};
+  // y may be the other of gate and up; of what is no array, it is none.
+  const bool is_input = problem->gated && (problem->x.data == problem->y.data || problem->up.data == problem->y.data);
+  const GatheredInputs gathered = gather(problem, odd, is_input ? nullptr : problem->y.data, workspace);
   become_arrays(problem, operands);
   return gathered;
 }
@@ -154,13 +168,8 @@ GatheredInputs gather_inputs(PointwiseBackward* problem, const DeviceInfo& devic
     const bool gradient = p.dbias.data != nullptr || p.dup_bias.data != nullptr;
     return gradient ? plan_bias_gradient(p, device, sm_margin).width > 1 : serve(p, plan_pointwise(p));
   });
-  GatheredInputs gathered;
-  if (odd.count == 0) return gathered;
-  const int64_t bytes = round_up(problem->geometry.size * size_of(problem->dtype), kWorkspaceAlignment);
-  for (View* input : odd) {
-    gather(problem->geometry, input, behind(workspace, gathered.workspace_bytes), &gathered);
-    gathered.workspace_bytes += static_cast<size_t>(bytes);
-  }
+  if (odd.count == 0) return {};
+  const GatheredInputs gathered = gather(problem, odd, nullptr, workspace);
   become_arrays(problem, operands);
   return gathered;
 }

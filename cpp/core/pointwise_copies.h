@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pointwise problems whose outputs are arrays in the order of the index space, while inputs lie so that only single
 // elements could be accessed: a crop, every second column, a gradient that is expanded or in another memory format.
-// These inputs are copied to such arrays first: a forward's one into y, where the activation then works in place, a
-// backward's into the workspace.
+// These inputs are copied to such arrays first: a forward's one, or the first of a gated one's, into y, where the
+// activation then works in place, all others into the workspace.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct GatheredInputs {
 };
 
 /// Whether and what is copied depends on shapes and strides alone.
-GatheredInputs gather_inputs(PointwiseForward* problem);
+GatheredInputs gather_inputs(PointwiseForward* problem, void* workspace);
 GatheredInputs gather_inputs(PointwiseBackward* problem, const DeviceInfo& device, int sm_margin, void* workspace);
 
 }  // namespace normact

@@ -11,8 +11,8 @@
 namespace normact {
 namespace {
 
-constexpr int64_t kLeastBytes = 128 << 10;  // of a tensor: less does not pay for a launch more
-constexpr int64_t kShortLine = 16;          // neighbours: such lines are slow
+constexpr int64_t kLeastBytes = 1 << 20;  // of a tensor: less does not pay for a launch more
+constexpr int64_t kShortLine = 16;        // neighbours: such lines are slow
 
 struct Operands {
   Operand* at[12];

@@ -145,11 +145,19 @@ Status row_norm_backward(const RowBackward& given, const Launch& launch) {
   return plan_and_launch(problem, inputs, *device, launch);
 }
 
+Status pointwise_forward_workspace(const PointwiseForward& given, const Launch&, size_t* bytes) {
+  PointwiseForward problem = given;
+  *bytes = gather_inputs(&problem, nullptr).workspace_bytes;
+  return {};
+}
+
 Status pointwise_forward(const PointwiseForward& given, const Launch& launch) {
   DeviceGuard guard;
   NORMACT_TRY(guard.enter(launch.device));
   PointwiseForward problem = given;
-  NORMACT_TRY(launch_copies(gather_inputs(&problem), launch));
+  const GatheredInputs inputs = gather_inputs(&problem, launch.workspace.data);
+  NORMACT_TRY(check_workspace(launch.workspace, inputs.workspace_bytes));
+  NORMACT_TRY(launch_copies(inputs, launch));
   switch (problem.dtype) {
     case DType::f64: return launch_pointwise_forward_f64(problem, launch);
     case DType::f32: return launch_pointwise_forward_f32(problem, launch);

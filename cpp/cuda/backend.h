@@ -30,7 +30,8 @@ Status row_norm_backward_workspace(const RowBackward& problem, const Launch& lau
 Status row_norm_forward(const RowForward& problem, const Launch& launch);
 Status row_norm_backward(const RowBackward& problem, const Launch& launch);
 
-/// The same for activations and gated activations. The forward needs no workspace.
+/// The same for activations and gated activations.
+Status pointwise_forward_workspace(const PointwiseForward& problem, const Launch& launch, size_t* bytes);
 Status pointwise_backward_workspace(const PointwiseBackward& problem, const Launch& launch, size_t* bytes);
 Status pointwise_forward(const PointwiseForward& problem, const Launch& launch);
 Status pointwise_backward(const PointwiseBackward& problem, const Launch& launch);

@@ -9,6 +9,12 @@
 
 namespace normact::cuda {
 
+inline int sum_lanes_of(int of_entry) {
+  int lanes = 1;
+  while (lanes < of_entry && lanes < kPointwiseThreads) lanes *= 2;
+  return lanes;
+}
+
 /// What the kernels of this file are told beside the problem.
 struct BiasSpace {
   ElementSpace elements;
@@ -16,6 +22,8 @@ struct BiasSpace {
   int64_t parts, partials;
   int fold;        // columns: rows seen as one
   int lanes;       // columns: threads side by side
+  int of_entry;    // sums of a part's row that are an entry's
+  int sum_lanes;   // second stage: threads on these, a power of two
   bool single;     // as in the plan
   Divisor groups;  // channels: groups of `width` of an entry in one repetition
 
@@ -28,6 +36,8 @@ struct BiasSpace {
         partials(plan.partials),
         fold(plan.fold),
         lanes(plan.lanes),
+        of_entry(plan.channels > 0 ? static_cast<int>(plan.partials / plan.channels) : 1),
+        sum_lanes(sum_lanes_of(of_entry)),
         single(plan.single()),
         groups(elements.small && inner >= plan.width ? static_cast<unsigned>(inner / plan.width) : 1) {}
 
@@ -355,9 +365,9 @@ __global__ void __launch_bounds__(kWarp* kSumThreads)
       [&](int64_t channel, A sum) { store_parameter<T>(to, channel * to.stride[p.geometry.bias_dim], sum); });
 }
 
-/// The second stage where each partial sum is a column's, of which an entry has `inner`.
-/// Work     a block adds up the columns of an entry in all parts.
-/// Bytes    reads parts * columns values from the L2 cache.
+/// The second stage where an entry has several partial sums in each row of them, or entries are few.
+/// Work     a block adds up the columns of an entry in all rows of them.
+/// Bytes    reads rows * columns values from the L2 cache.
 /// grid     (channels, 2), as above.
 template <class T>
 __global__ void __launch_bounds__(kPointwiseThreads)
@@ -369,10 +379,12 @@ __global__ void __launch_bounds__(kPointwiseThreads)
   if (to.data == nullptr) return;
   __shared__ A slots[kPointwiseThreads / kWarp];
   const BiasPartials<A> partials(p, space, workspace);
-  const A* from = (blockIdx.y == 0 ? partials.dbias : partials.dup_bias) + blockIdx.x * space.inner;
+  const A* from = (blockIdx.y == 0 ? partials.dbias : partials.dup_bias) + int64_t{blockIdx.x} * space.of_entry;
+  const int lanes = space.sum_lanes;
+  const int lane = static_cast<int>(threadIdx.x) & (lanes - 1), line = (static_cast<int>(threadIdx.x) - lane) / lanes;
   A sum = A(0);
-  for (int64_t row = 0; row < space.rows(); ++row, from += space.partials) {
-    for (int64_t k = threadIdx.x; k < space.inner; k += kPointwiseThreads) sum += from[k];
+  for (int64_t row = line; row < space.rows(); row += kPointwiseThreads / lanes) {
+    for (int k = lane; k < space.of_entry; k += lanes) sum += from[row * space.partials + k];
   }
   sum = warp_sum(sum);
   if (threadIdx.x % kWarp == 0) slots[threadIdx.x / kWarp] = sum;

@@ -20,10 +20,11 @@ Status check_channels(const ChannelGeometry& geometry) {
           text("x has ", geometry.channels, " channels; expected at most ", kMaxChannels, " on CUDA")};
 }
 
-constexpr int64_t kLeastCopied = 32 << 10;  // bytes of a tensor: copies of less cost more than they save
+/// Bytes of a tensor whose copies save more than they cost: where single elements take items of blocks, and where small
+/// sets go through registers as packs, or also as others after that.
+constexpr int64_t kLeastCopied = 32 << 10, kLeastPacks = 1 << 20, kLeastOthers = 4 << 20;
 
-/// Sets of no more go through registers as they lie.
-constexpr int64_t kFewElements = 64;
+constexpr int64_t kFewElements = 64;  // sets of no more go through registers as they lie
 
 /// Whether some elements of a set are neighbours in memory.
 bool has_neighbours(const ChannelGeometry& g, const ChannelLayout& layout) {
@@ -43,14 +44,15 @@ template <class Problem>
 ChannelCopies copies_of(const Problem& given, ChannelPasses passes, int sm_margin, const DeviceInfo& device) {
   alignas(16) static char anywhere[16];
   const ChannelGeometry& g = given.geometry;
-  if (given.dtype == DType::f64 || g.samples * g.channels * g.places * size_of(given.dtype) < kLeastCopied) return {};
+  const int64_t bytes = g.samples * g.channels * g.places * size_of(given.dtype);
+  if (given.dtype == DType::f64 || bytes < kLeastCopied) return {};
   Problem problem = given;
   ChannelOperands operands = operands_of(problem);
   for (int i = 0; i < operands.count; ++i) operands.at[i].view->data = anywhere;
   const ChannelRequest request = request_for(problem, passes, sm_margin);
   if (request.access != ChannelAccess::elements) return {};
   const bool registers = plan_channel(request, device, kTuning).order == ChannelOrder::registers;
-  if (registers && g.channels / g.groups * g.places <= kFewElements) return {};
+  if (registers && (bytes < kLeastPacks || g.channels / g.groups * g.places <= kFewElements)) return {};
   ChannelCopies ways[kMostLayouts];
   const int count = ways_to_copy(problem, operands, ways);
   problem.geometry = even_geometry(problem.geometry);
@@ -58,7 +60,10 @@ ChannelCopies copies_of(const Problem& given, ChannelPasses passes, int sm_margi
     // Where all lie alike already, only what lies apart in memory, or not evenly, gains.
     if (ways[i].count == 0 && has_neighbours(g, ways[i].layout)) return {};
     for (int j = 0; j < operands.count; ++j) *operands.at[j].view = view_in(ways[i].layout, anywhere, problem.dtype);
-    if (request_for(problem, passes, sm_margin).access != ChannelAccess::elements) return ways[i];
+    const ChannelRequest copied = request_for(problem, passes, sm_margin);
+    if (copied.access == ChannelAccess::elements) continue;
+    const bool packs = copied.aligned || copied.access == ChannelAccess::rows;
+    if (!registers || bytes >= (packs ? kLeastPacks : kLeastOthers)) return ways[i];
   }
   return {};
 }

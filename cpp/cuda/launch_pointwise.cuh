@@ -158,14 +158,17 @@ Status launch_bias_gradient(const PointwiseBackward& p, const BiasPlan& plan, co
   }
 }
 
-/// Adds up the parts; without any, sets the sums to 0.
+/// Adds up the parts; without any, sets the sums to 0. A block an entry where a column of them is long and few lie side
+/// by side.
 template <class T>
 Status launch_bias_sum(const PointwiseBackward& p, const BiasPlan& plan, const Launch& launch) {
   const char* name = "bias gradient kernel launch";
   const BiasSpace space(p, plan);
   LaunchShape shape{dim3(static_cast<unsigned>(plan.channels), 2), dim3(kPointwiseThreads)};
   shape.after_previous = true;
-  if (plan.partials > plan.channels)
+  constexpr int64_t kFewChannels = 128, kManyRows = 512;
+  const bool tall = plan.channels <= kFewChannels && plan.parts * plan.fold >= kManyRows;
+  if (plan.partials > plan.channels || tall)
     return launch_kernel<bias_column_sum_kernel<T>>(name, shape, launch, p, space, launch.workspace.data);
   shape.grid.x = static_cast<unsigned>((plan.channels + kWarp - 1) / kWarp);
   shape.block = dim3(kWarp, kSumThreads);

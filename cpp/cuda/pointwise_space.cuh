@@ -80,7 +80,7 @@ struct FlatSpace {
 struct BiasedSpace : FlatSpace {
   BiasAccess bias;
   int bias_dim;
-  Divisor inner;     // packs (rows) or elements (straddled) from one entry's to the next one's
+  Divisor inner;     // packs (rows) or elements from one entry's to the next one's
   Divisor channels;  // entries of the bias
 
   BiasedSpace(const PointwiseProblem& p, const PointwisePlan& plan, int pack_size)
@@ -115,9 +115,12 @@ struct BiasedSpace : FlatSpace {
         const A addend = entry(row), next = entry(row + 1);
 #pragma unroll
         for (int j = 0; j < kSize; ++j) value[j] += j < here ? addend : next;
-      } else {
+      } else if (space.inner.size == 1) {
 #pragma unroll
         for (int j = 0; j < kSize; ++j) value[j] += entry(pack * kSize + j);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) value[j] += entry(space.inner.quotient(pack * kSize + j));
       }
     }
 
@@ -125,7 +128,7 @@ struct BiasedSpace : FlatSpace {
     __device__ __forceinline__ A of_element(int64_t element) const {
       if (values.data == nullptr) return A(0);
       const auto at = static_cast<unsigned>(element);
-      return entry(space.bias == BiasAccess::straddled ? space.inner.quotient(at) : at);
+      return entry(space.inner.quotient(at));
     }
 
    private:

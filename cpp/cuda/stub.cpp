@@ -17,6 +17,7 @@ Status row_norm_backward_workspace(const RowBackward&, const Launch&, size_t*) {
 Status row_norm_forward(const RowForward&, const Launch&) { return no_cuda(); }
 Status row_norm_backward(const RowBackward&, const Launch&) { return no_cuda(); }
 
+Status pointwise_forward_workspace(const PointwiseForward&, const Launch&, size_t*) { return no_cuda(); }
 Status pointwise_backward_workspace(const PointwiseBackward&, const Launch&, size_t*) { return no_cuda(); }
 Status pointwise_forward(const PointwiseForward&, const Launch&) { return no_cuda(); }
 Status pointwise_backward(const PointwiseBackward&, const Launch&) { return no_cuda(); }

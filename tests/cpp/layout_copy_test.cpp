@@ -197,33 +197,41 @@ Problem activation(std::initializer_list<int64_t> shape, int bias_dim) {
 }
 
 TEST(a_crop_goes_into_y) {
-  PointwiseForward p = activation<PointwiseForward>({6400, 7, 7}, -1);
+  PointwiseForward p = activation<PointwiseForward>({12800, 7, 7}, -1);
   p.y = tensor({49, 7, 1});
   p.y.data = memory + 16;
   p.x = tensor({81, 9, 1});
-  const normact::GatheredInputs inputs = normact::gather_inputs(&p);
+  const normact::GatheredInputs inputs = normact::gather_inputs(&p, nullptr);
   CHECK_EQ(inputs.count, 1);
   CHECK_EQ(inputs.workspace_bytes, size_t{0});
   CHECK(inputs.copies[0].tensor == memory && inputs.copies[0].array == p.y.data && p.x.data == p.y.data);
   CHECK_EQ(p.geometry.ndim, 1);
   p.x = p.y = tensor({1});
-  CHECK_EQ(normact::gather_inputs(&p).count, 0);
+  CHECK_EQ(normact::gather_inputs(&p, nullptr).count, 0);
   p = activation<PointwiseForward>({10, 7, 7}, -1);  // little
   p.y = tensor({49, 7, 1});
   p.x = tensor({81, 9, 1});
-  CHECK_EQ(normact::gather_inputs(&p).count, 0);
+  CHECK_EQ(normact::gather_inputs(&p, nullptr).count, 0);
 }
 
 TEST(a_gate_is_not_copied_over_up) {
-  PointwiseForward p = activation<PointwiseForward>({6400, 7, 7}, -1);
+  alignas(256) static char workspace[256];
+  PointwiseForward p = activation<PointwiseForward>({12800, 7, 7}, -1);
   p.gated = true;
   p.x = tensor({81, 9, 1});
   p.up = tensor({49, 7, 1});
   p.up.data = memory + 16;
   p.y = p.up;
-  CHECK_EQ(normact::gather_inputs(&p).count, 0);
+  PointwiseForward over_up = p;
+  CHECK_EQ(normact::gather_inputs(&over_up, workspace).workspace_bytes, size_t{12800 * 49 * 2});
+  CHECK(over_up.x.data == workspace && over_up.up.data == over_up.y.data);
   p.y.data = memory + 32;
-  CHECK_EQ(normact::gather_inputs(&p).count, 1);
+  PointwiseForward beside = p;
+  CHECK_EQ(normact::gather_inputs(&beside, nullptr).workspace_bytes, size_t{0});
+  CHECK(beside.x.data == p.y.data && beside.up.data == p.up.data);
+  p.up = p.x;
+  CHECK_EQ(normact::gather_inputs(&p, workspace).count, 2);
+  CHECK(p.x.data == p.y.data && p.up.data == workspace);
 }
 
 TEST(a_backward_copies_to_the_workspace) {

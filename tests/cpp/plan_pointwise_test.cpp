@@ -139,7 +139,7 @@ TEST(access_with_a_bias) {
   CHECK(bias == BiasAccess::rows);
   CHECK(access_with_bias(geometry({8, 64, 49}, 1), {64 * 49, 49, 1}, &bias) == PointwiseAccess::biased);
   CHECK(bias == BiasAccess::straddled);
-  CHECK(access_with_bias(geometry({8, 64, 5}, 1), {64 * 5, 5, 1}) == PointwiseAccess::rows);
+  CHECK(access_with_bias(geometry({8, 64, 5}, 1), {64 * 5, 5, 1}) == PointwiseAccess::biased);
   CHECK(access_with_bias(geometry({64, 3136}, 0), {3136, 1}, &bias) == PointwiseAccess::biased);
   CHECK(bias == BiasAccess::rows);
 }

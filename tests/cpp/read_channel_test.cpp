@@ -52,49 +52,43 @@ struct Case {
   const char* y;
 };
 
+Case golden[] = {
+    {{2, 3, 4, 5}, 1, 0, {}, {}, "n 2 c 3 groups 3 places 20: 20 after 20", "60 20 1", "60 20 1"},
+    {{2, 3, 4, 5}, -1, 0, {}, {}, "n 2 c 5 groups 5 places 12: 12 after 1", "60 1 5", "60 1 5"},
+    {{2, 3, 4, 5}, 2, 2, {}, {}, "n 2 c 4 groups 2 places 15: 3,5 after 5", "60 5 20,1", "60 5 20,1"},
+    // To a batch norm samples are places: here (2, 3) are samples, there 2 is the places.
+    {{2, 3, 4, 5}, 2, 0, {}, {}, "n 6 c 4 groups 4 places 5: 5 after 5", "20 5 1", "20 5 1"},
+    {{2, 3, 4, 5}, 1, 0, {1, 2, 6, 24}, {1, 2, 6, 24}, "n 20 c 3 groups 3 places 2: 2 after 2", "6 2 1", "6 2 1"},
+    // Places are in the order of memory.
+    {{2, 3, 4, 5},
+     1,
+     3,
+     {60, 20, 1, 4},
+     {60, 20, 1, 4},
+     "n 2 c 3 groups 3 places 20: 20 after 20",
+     "60 20 1",
+     "60 20 1"},
+    {{2, 3, 4, 5}, 0, 0, {}, {}, "n 1 c 2 groups 2 places 60: 60 after 60", "0 60 1", "0 60 1"},
+    {{6, 4}, 1, 0, {}, {}, "n 6 c 4 groups 4 places 1: 1 after 1", "4 1 1", "4 1 1"},
+    {{6, 4, 1}, 1, 0, {}, {}, "n 6 c 4 groups 4 places 1: 1 after 1", "4 1 1", "4 1 1"},
+    // Channels last in memory, in one tensor and in both.
+    {{2, 3, 4, 5}, 1, 0, {60, 1, 15, 3}, {}, "n 2 c 3 groups 3 places 20: 20 after 20", "60 1 3", "60 20 1"},
+    {{2, 6, 4, 5},
+     1,
+     3,
+     {120, 1, 30, 6},
+     {120, 1, 30, 6},
+     "n 2 c 6 groups 3 places 20: 20 after 20",
+     "120 1 6",
+     "120 1 6"},
+    // Gaps keep places apart, in either tensor.
+    {{2, 3, 4, 5}, 1, 0, {120, 40, 10, 1}, {}, "n 2 c 3 groups 3 places 20: 4,5 after 20", "120 40 10,1", "60 20 5,1"},
+    {{0, 3, 4, 5}, 1, 0, {}, {}, "n 0 c 3 groups 3 places 20: 20 after 20", "60 20 1", "60 20 1"},
+    {{2, 3, 0, 5}, 1, 1, {}, {}, "n 2 c 3 groups 1 places 0: 0 after 0", "0 0 1", "0 0 1"},
+};
+
 TEST(finds_samples_channels_and_places) {
-  Case cases[] = {
-      {{2, 3, 4, 5}, 1, 0, {}, {}, "n 2 c 3 groups 3 places 20: 20 after 20", "60 20 1", "60 20 1"},
-      {{2, 3, 4, 5}, -1, 0, {}, {}, "n 2 c 5 groups 5 places 12: 12 after 1", "60 1 5", "60 1 5"},
-      {{2, 3, 4, 5}, 2, 2, {}, {}, "n 2 c 4 groups 2 places 15: 3,5 after 5", "60 5 20,1", "60 5 20,1"},
-      // To a batch norm samples are places: here (2, 3) are samples, there 2 is the places.
-      {{2, 3, 4, 5}, 2, 0, {}, {}, "n 6 c 4 groups 4 places 5: 5 after 5", "20 5 1", "20 5 1"},
-      {{2, 3, 4, 5}, 1, 0, {1, 2, 6, 24}, {1, 2, 6, 24}, "n 20 c 3 groups 3 places 2: 2 after 2", "6 2 1", "6 2 1"},
-      // Places are in the order of memory.
-      {{2, 3, 4, 5},
-       1,
-       3,
-       {60, 20, 1, 4},
-       {60, 20, 1, 4},
-       "n 2 c 3 groups 3 places 20: 20 after 20",
-       "60 20 1",
-       "60 20 1"},
-      {{2, 3, 4, 5}, 0, 0, {}, {}, "n 1 c 2 groups 2 places 60: 60 after 60", "0 60 1", "0 60 1"},
-      {{6, 4}, 1, 0, {}, {}, "n 6 c 4 groups 4 places 1: 1 after 1", "4 1 1", "4 1 1"},
-      {{6, 4, 1}, 1, 0, {}, {}, "n 6 c 4 groups 4 places 1: 1 after 1", "4 1 1", "4 1 1"},
-      // Channels last in memory, in one tensor and in both.
-      {{2, 3, 4, 5}, 1, 0, {60, 1, 15, 3}, {}, "n 2 c 3 groups 3 places 20: 20 after 20", "60 1 3", "60 20 1"},
-      {{2, 6, 4, 5},
-       1,
-       3,
-       {120, 1, 30, 6},
-       {120, 1, 30, 6},
-       "n 2 c 6 groups 3 places 20: 20 after 20",
-       "120 1 6",
-       "120 1 6"},
-      // Gaps keep places apart, in either tensor.
-      {{2, 3, 4, 5},
-       1,
-       0,
-       {120, 40, 10, 1},
-       {},
-       "n 2 c 3 groups 3 places 20: 4,5 after 20",
-       "120 40 10,1",
-       "60 20 5,1"},
-      {{0, 3, 4, 5}, 1, 0, {}, {}, "n 0 c 3 groups 3 places 20: 20 after 20", "60 20 1", "60 20 1"},
-      {{2, 3, 0, 5}, 1, 1, {}, {}, "n 2 c 3 groups 1 places 0: 0 after 0", "0 0 1", "0 0 1"},
-  };
-  for (Case& one : cases) {
+  for (Case& one : golden) {
     const normact_tensor x = tensor(1, one.shape, one.x_strides), y = tensor(2, one.shape, one.y_strides);
     normact::ChannelForward problem;
     normact::Device device;

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bench import cases, records, targets
+from bench import cases, operations, records, targets
 from bench.cases import Case
 
 from channel_cases import packed
@@ -68,7 +68,9 @@ def test_operands_have_the_layout_and_no_gradient_at_the_corner(name):
     o = operands.make_operands(case, "cpu")
     form = torch.channels_last if case.operation.layout == "nhwc" else torch.contiguous_format
     for tensor in (o.x, o.y, o.dy, o.dx, o.addend, o.daddend):
-        assert tensor is None or (tuple(tensor.shape) == case.shape and tensor.is_contiguous(memory_format=form))
+        assert tensor is None or tuple(tensor.shape) == case.shape
+        away = tensor is o.x and case.operation.layout in operations.AWAY
+        assert tensor is None or tensor.is_contiguous(memory_format=form) != away
     assert o.weight.dtype == (torch.float32 if case.kind == "batch_norm" else o.x.dtype)
     if case.direction == "backward" and case.operation.applied == "relu":
         addend = None if o.addend is None else o.addend.double()
@@ -147,7 +149,7 @@ def record(case: Case, R: float, torch_R: float, us: float = 100.0) -> dict:  # 
 
 
 def test_targets_are_judged():
-    found = cases.cases_of(["batch_norm", "group_norm"])
+    found = cases.cases_of(["batch_norm", "group_norm", "layouts"])
     good = targets.judge([record(case, 0.8, 0.1) for case in found], "gpu")
     assert {v.target.name for v in good if v.mark == "FAIL"} == set()
     assert all(v.cells for v in good if "beyond the chip" not in v.target.name), [
@@ -187,5 +189,5 @@ def test_cpu_run_end_to_end(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "group_norm, NHWC (times faster)" in out and "layer_norm" not in out
     lines = records.read(tmp_path.glob("*/*.jsonl"))
-    assert len(lines) == 24  # six operations in two layouts, two directions
+    assert len(lines) == 28  # six operations in two layouts and one in two more, two directions
     assert all("wrong" not in line["contestants"]["torch"] for line in lines)
