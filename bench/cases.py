@@ -7,19 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bench.operations import (
-    APPLIED,
-    AWAY,
-    AXES,
-    BIASED,
-    FROM_OUTPUT,
-    GATES,
-    KINDS,
-    LAYOUTS,
-    OPERATIONS,
-    Operation,
-    Traffic,
-)
+from bench.operations import APPLIED, AXES, BIASED, FROM_OUTPUT, GATES, KINDS, OPERATIONS, Operation, Traffic, laid_out
 
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
 MIB = 1 << 20
@@ -336,30 +324,25 @@ SMALL_SETS = ((131072, 128, 1, 1), (8192, 256, 4, 4), (4096, 96, 7, 7))  # nodes
 CPU_CHANNEL_SHAPES = ((2, 64, 32, 32), (8, 256, 14, 14), (32, 64, 56, 56))  # 0.5 MiB in fp32, 1.5 MiB, 25 MiB
 
 
-def both(names: Iterable[str]) -> list[str]:
-    """The operations of these norms in both layouts."""
-    return [f"{name}_{layout}" for name in names for layout in LAYOUTS]
-
-
 def batch_norms() -> list[Case]:
     shapes = [(n, *stage) for n in BATCHES for stage in RESNET]
-    return each(both(BATCH_NORMS), ("bf16",), shapes) + each(both(BATCH_NORMS[:1]), ("fp32",), shapes[5:10])
+    return each(laid_out(BATCH_NORMS), ("bf16",), shapes) + each(laid_out(BATCH_NORMS[:1]), ("fp32",), shapes[5:10])
 
 
 def group_norms() -> list[Case]:
-    instance = each(both(("instance_norm",)), ("bf16",), INSTANCE_SHAPES)
-    return each(both(GROUP_NORMS), ("bf16",), GROUP_SHAPES) + instance
+    instance = each(laid_out(("instance_norm",)), ("bf16",), INSTANCE_SHAPES)
+    return each(laid_out(GROUP_NORMS), ("bf16",), GROUP_SHAPES) + instance
 
 
 def layouts() -> list[Case]:
     """x lies elsewhere than what is beside it."""
-    names = [f"{name}_{layout}" for name in (*BATCH_NORMS[:2], *GROUP_NORMS, "instance_norm") for layout in AWAY]
+    names = laid_out((*BATCH_NORMS[:2], *GROUP_NORMS, "instance_norm"), away=True)
     return each(names, ("bf16", "fp32"), ((64, 256, 28, 28), (64, 2048, 7, 7), (8, 320, 64, 64)))
 
 
 def cpu_channel() -> list[Case]:
     every = [*BATCH_NORMS, *GROUP_NORMS, "instance_norm"]
-    return each(both(every), ("fp32", "bf16"), CPU_CHANNEL_SHAPES)
+    return each(laid_out(every), ("fp32", "bf16"), CPU_CHANNEL_SHAPES)
 
 
 # ---- Groups ----
@@ -397,11 +380,11 @@ GROUPS = {
     "batch_norm": batch_norms,
     "group_norm": group_norms,
     "layouts": layouts,
-    "small_sets": lambda: each(both(GROUP_NORMS), ("bf16", "fp32"), SMALL_SETS),
+    "small_sets": lambda: each(laid_out(GROUP_NORMS), ("bf16", "fp32"), SMALL_SETS),
     "cpu_channel": cpu_channel,
     "smoke_channel": lambda: (
-        each(both((*BATCH_NORMS, *GROUP_NORMS, "instance_norm")), TYPES, [(3, 64, 9, 7)])
-        + each([f"batch_norm_add_relu_{layout}" for layout in AWAY], TYPES, [(3, 64, 9, 7)])
+        each(laid_out((*BATCH_NORMS, *GROUP_NORMS, "instance_norm")), TYPES, [(3, 64, 9, 7)])
+        + each(laid_out(("batch_norm_add_relu",), away=True), TYPES, [(3, 64, 9, 7)])
     ),
     "small_activations": lambda: each(FEW, TYPES, SMALL_ACTIVATIONS),
     "cpu_activations": lambda: each((*KINDS, *FROM_OUTPUT, *BIASED, *GATES), ("fp32", "bf16"), CPU_ACTIVATIONS),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 # What one direction moves: tensors read, tensors written. A tensor is as large as the operation's y.
@@ -88,6 +89,11 @@ KINDS += ("sigmoid", "tanh", "softplus", "mish", "hardswish", "hardsigmoid")
 BIASED = tuple(f"bias_{kind}" for kind in ("relu", "gelu", "gelu_tanh", "silu"))
 FROM_OUTPUT = ("sigmoid_from_y", "tanh_from_y")  # PyTorch has these two backwards from y alone
 GATES = {"swiglu": "split", "geglu": "split", "swiglu_interleaved": "interleaved"}
+
+
+def laid_out(names: Iterable[str], away: bool = False) -> list[str]:
+    """The operations of these channel norms in both layouts, or of an x that lies elsewhere."""
+    return [f"{name}_{layout}" for name in names for layout in (AWAY if away else LAYOUTS)]
 
 
 def _all() -> list[Operation]:

@@ -82,7 +82,7 @@ int ways_to_copy(const ChannelProblem& problem, const ChannelOperands& operands,
     for (int j = 0; j < operands.count; ++j) {
       const ChannelView& view = *operands.at[j].view;
       if (lies_in(g, view, way.layout)) continue;
-      LayoutCopy copy;
+      LayoutCopy copy{};
       serves = serves && plan_channel_copy(g, view, way.layout, &copy);
       cost += kCopyCost + (copy.across != 0 ? kTurnCost : 0);
       way.copied |= 1u << j;

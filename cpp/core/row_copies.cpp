@@ -11,8 +11,7 @@
 namespace normact {
 namespace {
 
-constexpr int64_t kLeastBytes = 1 << 20;  // of a tensor: less does not pay for a launch more
-constexpr int64_t kShortLine = 16;        // neighbours: such lines are slow
+constexpr int64_t kShortLine = 16;  // neighbours: such lines are slow
 
 struct Operands {
   Operand* at[12];
@@ -157,14 +156,15 @@ bool gains(Problem& from, const Problem& to, const DeviceInfo& device) {
   return in_packs(after) && (is_short || size_of(from.dtype) == 2);
 }
 
-/// The inputs that do not lie as the output; none if copies are of no use.
+/// The inputs that do not lie as the output; none if copies are of no use. However few rows there are: the bits of a
+/// row do not depend on that.
 template <class Problem>
 Operands odd_inputs(const Problem& given, const Roles& roles, const DeviceInfo& device) {
   alignas(kPackBytes) static char anywhere[kPackBytes];
   const RowGeometry& g = given.geometry;
   Operands odd;
   if (is_mixed(given) || given.dtype == DType::f64 || g.row_ndim + g.col_ndim > kCopyDims) return odd;
-  if (g.rows * g.cols * size_of(given.dtype) < kLeastBytes || !is_array(g, *roles.outputs.at[0])) return odd;
+  if (!is_array(g, *roles.outputs.at[0])) return odd;
   for (Operand* input : roles.inputs) {
     if (!lie_alike(g, *input, *roles.outputs.at[0])) odd.add(input);
   }

@@ -77,7 +77,7 @@ struct Prepared {
   Launch launch;
 
   explicit Prepared(const Problem& problem_given) : given(problem_given), problem(problem_given) {}
-  Status prepare(ChannelPasses passes, const Launch& given_launch, bool may_copy = true);
+  Status prepare(ChannelPasses passes, const Launch& given_launch, bool may_copy);
   Status copy(bool outputs);
 };
 
@@ -229,7 +229,8 @@ Status channel_forward(const ChannelForward& problem, const Launch& launch) {
   DeviceGuard guard;
   NORMACT_TRY(guard.enter(launch.device));
   Prepared<ChannelForward> call(problem);
-  NORMACT_TRY(call.prepare(ChannelPasses::both, launch));
+  // Of the parts of a batch norm, those without a query have no workspace.
+  NORMACT_TRY(call.prepare(ChannelPasses::both, launch, problem.source != StatisticsSource::given));
   NORMACT_TRY(check_mask_in_place(call.problem, call.plan));
   NORMACT_TRY(call.copy(false));
   NORMACT_TRY(launch_forward(call.problem, call.plan, call.launch));
@@ -240,7 +241,7 @@ Status channel_moments(const ChannelMoments& problem, const Launch& launch) {
   DeviceGuard guard;
   NORMACT_TRY(guard.enter(launch.device));
   Prepared<ChannelMoments> call(problem);
-  NORMACT_TRY(call.prepare(ChannelPasses::reduce, launch));
+  NORMACT_TRY(call.prepare(ChannelPasses::reduce, launch, true));
   NORMACT_TRY(call.copy(false));
   return launch_moments(call.problem, call.plan, call.launch);
 }

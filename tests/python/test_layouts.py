@@ -16,7 +16,7 @@ import normact
 from activation_cases import GatedProblem, Kind
 from activation_cases import Problem as Activation
 from cases import Problem as Rows
-from channel_cases import OPERATIONS, Problem, fused_problem
+from channel_cases import OPERATIONS, Problem, expected_backward, expected_forward, fused_problem
 from channel_checks import arrays, backward, check, forward
 from devices import Device
 from layouts import (
@@ -193,3 +193,27 @@ def test_norms_over_channels(device: Device, layout: str, dtype: str) -> None:
                 problem = Rows(op, shape, dtype, "float32", axes=axes, activation=None if kind is None else Kind(kind))
                 checks.check(device, problem, away, contiguous)
                 checks.check(device, problem, contiguous, away)
+
+
+@every_layout
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_parts_of_a_batch_norm(device: Device, layout: str, dtype: str) -> None:
+    """Of which two have no workspace."""
+    problem = Problem("batch_norm", (8, 24, 28, 28), dtype, "float32", addend=True, activation=Kind("silu"), mean=2.0)
+    for x_layout, other in ((AWAY[layout], contiguous), (contiguous, AWAY[layout])):
+        given = arrays(device, problem, x_layout, other)
+        moments = normact.batch_norm_statistics(given.x)
+        merged = normact.batch_norm_merge(device.array(device.values(moments)[None], "float32"), eps=problem.eps)
+        options = {"addend": given.addend, "activation": "silu"}
+        parameters = {"mean": merged.mean, "rstd": merged.rstd}
+        y = normact.batch_norm_apply(given.x, given.weight, given.bias, **parameters, **options)
+        checks.assert_within(device.values(y), expected_forward(problem)["y"], layout)
+        inputs_of, want = (given.dy, given.x, given.weight, given.bias), expected_backward(problem)
+        options |= {"mean": given.mean, "rstd": given.rstd}
+        sums = normact.batch_norm_reduce(*inputs_of, **options)
+        count = device.array(np.array([problem.per_channel]), "float32")
+        found = normact.batch_norm_input_gradient(*inputs_of, sums=sums, count=count, **options)
+        checks.assert_within(device.values(found.dx), want["dx"], layout)
+        checks.assert_within(device.values(found.daddend), want["daddend"], layout)
+        for row, name in zip(device.values(sums), ("dweight", "dbias"), strict=True):
+            checks.assert_within(row, want[name], name)
