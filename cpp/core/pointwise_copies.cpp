@@ -11,6 +11,7 @@ namespace normact {
 namespace {
 
 constexpr int64_t kLeastBytes = 128 << 10;  // of a tensor: less does not pay for a launch more;
+constexpr int64_t kLongRow = 64;            // of single elements;
 constexpr int64_t kLeastRows = 2 << 20;     // of single elements in rows, which are faster
 
 struct Views {
@@ -142,9 +143,10 @@ GatheredInputs gather(PointwiseProblem* problem, const Views& inputs, void* plac
 
 bool in_packs(PointwiseAccess access) { return access != PointwiseAccess::rows && access != PointwiseAccess::elements; }
 
-/// Single elements of 32 bits in rows, or few, are not slower than a copy and packs.
-bool serve(const PointwiseProblem& p, const PointwisePlan& plan) {
+/// Single elements of 32 bits in rows, or few, or forward in long rows, are not slower than a copy and packs.
+bool serve(const PointwiseProblem& p, const PointwisePlan& plan, bool forward) {
   if (plan.access != PointwiseAccess::rows) return in_packs(plan.access);
+  if (forward && p.geometry.shape[p.geometry.ndim - 1] >= kLongRow) return true;
   return size_of(p.dtype) == 4 || p.geometry.size * size_of(p.dtype) < kLeastRows;
 }
 
@@ -153,7 +155,7 @@ bool serve(const PointwiseProblem& p, const PointwisePlan& plan) {
 GatheredInputs gather_inputs(PointwiseForward* problem, void* workspace) {
   const Operands operands = operands_of(problem);
   const Views odd =
-      odd_inputs(*problem, operands, [](const PointwiseForward& p) { return serve(p, plan_pointwise(p)); });
+      odd_inputs(*problem, operands, [](const PointwiseForward& p) { return serve(p, plan_pointwise(p), true); });
   if (odd.count == 0) return {};
   // y may be the other of gate and up; of what is no array, it is none.
   const bool is_input = problem->gated && (problem->x.data == problem->y.data || problem->up.data == problem->y.data);
@@ -166,7 +168,7 @@ GatheredInputs gather_inputs(PointwiseBackward* problem, const DeviceInfo& devic
   const Operands operands = operands_of(problem);
   const Views odd = odd_inputs(*problem, operands, [&](const PointwiseBackward& p) {
     const bool gradient = p.dbias.data != nullptr || p.dup_bias.data != nullptr;
-    return gradient ? plan_bias_gradient(p, device, sm_margin).width > 1 : serve(p, plan_pointwise(p));
+    return gradient ? plan_bias_gradient(p, device, sm_margin).width > 1 : serve(p, plan_pointwise(p), false);
   });
   if (odd.count == 0) return {};
   const GatheredInputs gathered = gather(problem, odd, nullptr, workspace);

@@ -141,19 +141,20 @@ bool columns_are_near(const RowGeometry& g, const Roles& roles) {
 /// Whether rows that lie `from` are gone through faster as copies that lie `to`.
 template <class Problem>
 bool gains(Problem& from, const Problem& to, const DeviceInfo& device) {
-  const RowRequest before = request_of(from, NORMACT_ROW_AUTO, 0);
-  const RowAccess after = request_of(to, NORMACT_ROW_AUTO, 0).access;
+  const RowRequest before = request_of(from, NORMACT_ROW_AUTO, 0), after = request_of(to, NORMACT_ROW_AUTO, 0);
   if (in_packs(before.access)) return false;
   if (before.access == RowAccess::strided) {
-    // Rows whose columns are near each other are on chip element by element, as long as they fit.
-    RowPlan plan;
-    if (!plan_row(from, before, device, &plan).ok()) return false;
-    const bool stays = plan.variant != NORMACT_ROW_STREAM && columns_are_near(from.geometry, roles_of(&from));
-    return !stays && after != RowAccess::strided;
+    // Rows whose columns are near each other are on chip element by element, as long as they fit. What does not fit
+    // either way is streamed, by more blocks a row as elements than as packs.
+    RowPlan here, there;
+    if (!plan_row(from, before, device, &here).ok() || !plan_row(to, after, device, &there).ok()) return false;
+    const bool fits = here.variant != NORMACT_ROW_STREAM, near = columns_are_near(from.geometry, roles_of(&from));
+    return after.access != RowAccess::strided && (near ? !fits && there.variant != NORMACT_ROW_STREAM : true);
   }
   const bool is_short = from.geometry.row_shape[from.geometry.row_ndim - 1] < kShortLine;
-  if (after == RowAccess::lines) return is_short && to.geometry.row_shape[to.geometry.row_ndim - 1] >= kShortLine;
-  return in_packs(after) && (is_short || size_of(from.dtype) == 2);
+  if (after.access == RowAccess::lines)
+    return is_short && to.geometry.row_shape[to.geometry.row_ndim - 1] >= kShortLine;
+  return in_packs(after.access) && (is_short || size_of(from.dtype) == 2);
 }
 
 /// The inputs that do not lie as the output; none if copies are of no use. However few rows there are: the bits of a

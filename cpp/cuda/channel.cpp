@@ -24,7 +24,8 @@ Status check_channels(const ChannelGeometry& geometry) {
 /// sets go through registers as packs, or also as others after that.
 constexpr int64_t kLeastCopied = 32 << 10, kLeastPacks = 1 << 20, kLeastOthers = 4 << 20;
 
-constexpr int64_t kFewElements = 64;  // sets of no more go through registers as they lie
+/// Sets of no more go through registers as they lie; these, if all tensors lie alike.
+constexpr int64_t kFewElements = 64, kFewAlike = 4095;
 
 /// Whether some elements of a set are neighbours in memory.
 bool has_neighbours(const ChannelGeometry& g, const ChannelLayout& layout) {
@@ -52,7 +53,8 @@ ChannelCopies copies_of(const Problem& given, ChannelPasses passes, int sm_margi
   const ChannelRequest request = request_for(problem, passes, sm_margin);
   if (request.access != ChannelAccess::elements) return {};
   const bool registers = plan_channel(request, device, kTuning).order == ChannelOrder::registers;
-  if (registers && (bytes < kLeastPacks || g.channels / g.groups * g.places <= kFewElements)) return {};
+  const int64_t most = lie_alike(g, operands) ? kFewAlike : kFewElements;
+  if (registers && (bytes < kLeastPacks || g.channels / g.groups * g.places <= most)) return {};
   ChannelCopies ways[kMostLayouts];
   const int count = ways_to_copy(problem, operands, ways);
   problem.geometry = even_geometry(problem.geometry);

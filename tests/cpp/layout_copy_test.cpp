@@ -162,6 +162,16 @@ TEST(what_lies_like_the_output_is_not_copied) {
   CHECK_EQ(both.layout.place_stride, 1);
 }
 
+TEST(tensors_that_lie_alike) {
+  const ChannelView gaps = view(16 * 70, 70, {10, 1}), rows = view(480, 1, {96, 16}), apart = view(1, 8, {768, 128});
+  const auto alike = [](const ChannelView& x, const ChannelView& y) {
+    ChannelForward p = images(x, y);
+    return normact::lie_alike(p.geometry, normact::operands_of(p));
+  };
+  CHECK(alike(gaps, gaps) && alike(rows, rows));
+  CHECK(!alike(gaps, rows) && !alike(apart, apart));  // neighbours of the last are of several samples
+}
+
 TEST(a_backward_copies_what_differs) {
   ChannelBackward p{};
   p.geometry = {8, 16, 16, 30, 30, 2, {5, 6}};
@@ -211,6 +221,13 @@ TEST(a_crop_goes_into_y) {
   p = activation<PointwiseForward>({10, 7, 7}, -1);  // little
   p.y = tensor({49, 7, 1});
   p.x = tensor({81, 9, 1});
+  CHECK_EQ(normact::gather_inputs(&p, nullptr).count, 0);
+}
+
+TEST(long_rows_of_a_forward_stay) {
+  PointwiseForward p = activation<PointwiseForward>({6400, 30, 64}, -1);
+  p.y = tensor({30 * 64, 64, 1});
+  p.x = tensor({32 * 66, 66, 1});
   CHECK_EQ(normact::gather_inputs(&p, nullptr).count, 0);
 }
 
@@ -317,6 +334,7 @@ TEST(rows_of_columns_that_are_near_stay_on_chip) {
   };
   CHECK_EQ(copies(4096), 0);
   CHECK_EQ(copies(32768), 1);
+  CHECK_EQ(copies(1 << 24), 0);  // streamed as packs, too
 }
 
 TEST(rows_of_a_gradient_in_another_format) {
