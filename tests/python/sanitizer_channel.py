@@ -19,7 +19,7 @@ from activation_cases import Kind
 from channel_cases import OPERATIONS, Problem
 from channel_checks import arrays, check, forward
 from devices import TorchDevice
-from layouts import channels_last
+from layouts import channels_last, cropped, half_of
 
 DTYPES = (("float64", "float64"), ("float32", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
 RINGS = ((6, 4, 300, 600), (17, 20, 120, 192), (25, 20, 64, 64))
@@ -81,12 +81,15 @@ def run(device: TorchDevice, op: str, shape: tuple[int, ...], dtype: str, parame
         problems += [(problem, layout) for layout in layouts[:2] for problem in (from_mask, inference)]
     for problem, layout in problems:
         check(device, problem, layout, layout)
+    away = (half_of(1), cropped) if len(shape) == 4 and shape not in RINGS else ()  # x is copied where it is large
+    for layout in away:
+        check(device, fused, layout, "contiguous")
     if not batch:
-        return len(problems)
+        return len(problems) + len(away)
     forward(fused, arrays(device, fused), return_mask=True)
     for layout in layouts[:2]:  # channels last these are the passes of the launches over rows
         parts(arrays(device, fused, layout, layout))
-    return len(problems) + 1 + len(layouts[:2])
+    return len(problems) + len(away) + 1 + len(layouts[:2])
 
 
 def parts(given) -> None:
