@@ -3,9 +3,9 @@
 //
 // An element is (sample n, channel c, place s in the sample's channel). What is normalised together is a set: with
 // ChannelSet::group the channels of one group of one sample, with ChannelSet::channel one channel of all samples.
-// Samples are x's axis 0 (one sample where that is the channels'); the places are all other axes, in the order of memory
-// where no mask has one of its own, merged where they lie evenly in memory in every operand. To a batch norm both are
-// one: the slowest places may be samples, or places and samples change roles (channel_arguments.cpp).
+// Samples are x's axis 0 (one sample where that is the channels'); the places are all other axes, in the order of
+// memory where no mask has one of its own, merged where they lie evenly in memory in every operand. To a batch norm
+// both are one: the slowest places may be samples, or places and samples change roles (channel_arguments.cpp).
 #pragma once
 
 #include <cstdint>
