@@ -95,7 +95,7 @@ bool plan_gather_copy(const PointwiseGeometry& g, const View& view, LayoutCopy* 
 /// The inputs that are no arrays; count 0 if there are none, or copies of them are of no use.
 template <class Problem, class Serves>
 Views odd_inputs(const Problem& given, const Operands& operands, Serves serves) {
-  alignas(kPackBytes) static char anywhere[kPackBytes];
+  alignas(kPackBytes) static char anywhere[2 * kPackBytes];
   const PointwiseGeometry& g = given.geometry;
   Views odd;
   for (View* input : operands.inputs) {
@@ -112,6 +112,9 @@ Views odd_inputs(const Problem& given, const Operands& operands, Serves serves) 
   for (const Views& views : {trial.inputs, trial.outputs, trial.biases}) {
     for (View* view : views) view->data = anywhere;
   }
+  // Gates that alternate stay one element apart.
+  const char* up = static_cast<const char*>(given.x.data) + size_of(given.dtype);
+  if (given.gated && given.up.data == up) problem.up.data = anywhere + size_of(given.dtype);
   if (serves(problem)) return {};
   become_arrays(&problem, trial);
   if (!serves(problem)) return {};

@@ -151,7 +151,9 @@ bool gains(Problem& from, const Problem& to, const DeviceInfo& device) {
     const bool fits = here.variant != NORMACT_ROW_STREAM, near = columns_are_near(from.geometry, roles_of(&from));
     return after.access != RowAccess::strided && (near ? !fits && there.variant != NORMACT_ROW_STREAM : true);
   }
-  const bool is_short = from.geometry.row_shape[from.geometry.row_ndim - 1] < kShortLine;
+  // Of lines, not of all rows: their number decides nothing.
+  const RowGeometry& g = from.geometry;
+  const bool is_short = g.row_ndim > 1 && g.row_shape[g.row_ndim - 1] < kShortLine;
   if (after.access == RowAccess::lines)
     return is_short && to.geometry.row_shape[to.geometry.row_ndim - 1] >= kShortLine;
   return in_packs(after.access) && (is_short || size_of(from.dtype) == 2);

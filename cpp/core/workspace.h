@@ -30,7 +30,10 @@ inline Status check_workspace(const Workspace& given, size_t needed) {
   return {};
 }
 
-/// `bytes` behind an address, which may be null: a query has none.
+/// Stands for the workspace of a query: what lies in it is there.
+inline void* unknown_workspace() { return reinterpret_cast<void*>(kWorkspaceAlignment); }
+
+/// `bytes` behind an address, which may be null or unknown.
 inline void* behind(void* data, size_t bytes) {
   return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(data) + bytes);
 }

@@ -117,7 +117,7 @@ Status row_norm_backward_workspace(const RowBackward& given, const Launch& launc
   const DeviceInfo* device = nullptr;
   NORMACT_TRY(device_info(launch.device, &device));
   RowBackward problem = given;
-  const GatheredRows inputs = gather_rows(&problem, *device, nullptr);
+  const GatheredRows inputs = gather_rows(&problem, *device, unknown_workspace());
   NORMACT_TRY(largest_workspace(problem, launch, bytes));
   *bytes += inputs.workspace_bytes;
   return {};
@@ -147,7 +147,7 @@ Status row_norm_backward(const RowBackward& given, const Launch& launch) {
 
 Status pointwise_forward_workspace(const PointwiseForward& given, const Launch&, size_t* bytes) {
   PointwiseForward problem = given;
-  *bytes = gather_inputs(&problem, nullptr).workspace_bytes;
+  *bytes = gather_inputs(&problem, unknown_workspace()).workspace_bytes;
   return {};
 }
 
@@ -173,7 +173,7 @@ Status pointwise_backward_workspace(const PointwiseBackward& given, const Launch
   const DeviceInfo* device = nullptr;
   NORMACT_TRY(device_info(launch.device, &device));
   PointwiseBackward problem = given;
-  *bytes = gather_inputs(&problem, *device, launch.sm_margin, nullptr).workspace_bytes;
+  *bytes = gather_inputs(&problem, *device, launch.sm_margin, unknown_workspace()).workspace_bytes;
   if (wants_bias_gradient(problem)) {
     *bytes += plan_bias_gradient(problem, *device, launch.sm_margin).workspace_bytes;
   }

@@ -231,6 +231,16 @@ TEST(long_rows_of_a_forward_stay) {
   CHECK_EQ(normact::gather_inputs(&p, nullptr).count, 0);
 }
 
+TEST(gates_that_alternate_stay) {
+  PointwiseForward p = activation<PointwiseForward>({300000, 32}, -1);
+  p.gated = true;
+  p.y = tensor({32, 1});
+  p.x = p.up = tensor({72, 2});
+  p.up.data = memory + 2;
+  CHECK(normact::plan_pointwise(p).access == normact::PointwiseAccess::interleaved);
+  CHECK_EQ(normact::gather_inputs(&p, nullptr).count, 0);
+}
+
 TEST(a_gate_is_not_copied_over_up) {
   alignas(256) static char workspace[256];
   PointwiseForward p = activation<PointwiseForward>({12800, 7, 7}, -1);

@@ -321,7 +321,8 @@ typedef struct normact_gated_backward_args {
   const normact_tensor* dup_bias;   /* out, NULL: not wanted */
 } normact_gated_backward_args;
 
-/* Errors as for normact_norm_forward. Needs a workspace on a GPU where gate and up both lie in single elements. */
+/* Errors as for normact_norm_forward. Needs a workspace on a GPU where gate and up both lie in single elements, or one
+ * does and y is the other. */
 NORMACT_API normact_status normact_gated_forward(const normact_gated_desc* desc, const normact_gated_forward_args* args,
                                                  const normact_exec* exec);
 NORMACT_API normact_status normact_gated_forward_workspace(const normact_gated_desc* desc,
