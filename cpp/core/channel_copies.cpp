@@ -24,18 +24,10 @@ bool layout_of(const ChannelGeometry& g, const ChannelView& view, ChannelLayout*
     if (view.place_stride[d] != view.place_stride[d + 1] * g.place_shape[d + 1]) return false;
   }
   *layout = {view.sample_stride, view.channel_stride, view.place_stride[last]};
-  struct {
-    int64_t size, stride;
-  } dims[] = {
-      {g.samples, layout->sample_stride}, {g.channels, layout->channel_stride}, {g.places, layout->place_stride}};
-  std::sort(dims, dims + 3, [](const auto& a, const auto& b) { return a.stride < b.stride; });
-  int64_t stride = 1;
-  for (const auto& dim : dims) {
-    if (dim.size == 1) continue;
-    if (dim.stride != stride) return false;
-    stride *= dim.size;
-  }
-  return true;
+  CopyDim dims[] = {{g.samples, 0, layout->sample_stride},
+                    {g.channels, 0, layout->channel_stride},
+                    {g.places, 0, layout->place_stride}};
+  return has_no_gaps(dims);
 }
 
 bool lies_in(const ChannelGeometry& g, const ChannelView& view, const ChannelLayout& layout) {

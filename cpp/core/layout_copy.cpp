@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/layout_copy.h"
 
-#include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "core/plan_common.h"
 
@@ -25,13 +25,30 @@ int dimension_across(const LayoutCopy& copy) {
 
 }  // namespace
 
+void sort_as_array(std::span<CopyDim> dims) {
+  for (size_t i = 1; i < dims.size(); ++i) {
+    for (size_t j = i; j > 0 && dims[j].in_array < dims[j - 1].in_array; --j) std::swap(dims[j], dims[j - 1]);
+  }
+}
+
+bool has_no_gaps(std::span<CopyDim> dims) {
+  sort_as_array(dims);
+  int64_t stride = 1;
+  for (const CopyDim& dim : dims) {
+    if (dim.size == 1) continue;
+    if (dim.in_array != stride) return false;
+    stride *= dim.size;
+  }
+  return true;
+}
+
 bool plan_layout_copy(int count, const CopyDim* dims, int element_bytes, LayoutCopy* copy) {
   CopyDim sorted[kCopyDims];
   int left = 0;
   for (int d = 0; d < count; ++d) {
     if (dims[d].size > 1) sorted[left++] = dims[d];
   }
-  std::sort(sorted, sorted + left, [](const CopyDim& a, const CopyDim& b) { return a.in_array < b.in_array; });
+  sort_as_array({sorted, static_cast<size_t>(left)});
   copy->unit_bytes = element_bytes;
   copy->ndim = 1;
   copy->shape[0] = 1;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "core/problem.h"
 
@@ -30,6 +31,12 @@ struct CopyDim {
   int64_t in_tensor;
   int64_t in_array;
 };
+
+/// Sorts the dims as the array has them, fastest first.
+void sort_as_array(std::span<CopyDim> dims);
+
+/// Whether the array has no gaps; sorts the dims.
+bool has_no_gaps(std::span<CopyDim> dims);
 
 /// Fills all but the pointers and the direction, with units of single elements; false if the kernels cannot count in
 /// it. The dims, at most kCopyDims and in any order, make up an array without gaps, of at least one element.

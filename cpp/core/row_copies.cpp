@@ -58,13 +58,7 @@ int dims_between(const RowGeometry& g, const Operand& tensor, const Operand& arr
 bool is_array(const RowGeometry& g, const Operand& operand) {
   CopyDim dims[2 * kMaxDims];
   const int count = dims_between(g, operand, operand, dims);
-  std::sort(dims, dims + count, [](const CopyDim& a, const CopyDim& b) { return a.in_array < b.in_array; });
-  int64_t stride = 1;
-  for (const CopyDim& dim : std::span(dims, static_cast<size_t>(count))) {
-    if (dim.size != 1 && dim.in_array != stride) return false;
-    stride *= dim.size;
-  }
-  return true;
+  return has_no_gaps({dims, static_cast<size_t>(count)});
 }
 
 bool lie_alike(const RowGeometry& g, const Operand& a, const Operand& b) {
