@@ -8,18 +8,37 @@
 #include "core/problem.h"
 #include "cpu/row_kernels.h"
 #include "cpu/simd_element.h"
+#include "cpu/strided_copy.h"
 
 namespace normact::cpu::NORMACT_ISA {
 
 /// visit(offset of the run's first element, step, how many) for each run with one stride in a range of an index space.
+/// Only the first is found by divisions.
 template <class Visit>
 NORMACT_SIMD void for_runs(int ndim, const int64_t* shape, const int64_t* stride, Range range, Visit visit) {
-  const int64_t inner = shape[ndim - 1];
-  for (int64_t index = range.begin; index < range.end;) {
-    const int64_t to_end = range.end - index, to_turn = inner - index % inner;
-    const int64_t count = to_turn < to_end ? to_turn : to_end;
-    visit(strided_offset(index, ndim, shape, stride), stride[ndim - 1], count);
-    index += count;
+  if (range.begin >= range.end) return;
+  const int last = ndim - 1;
+  int64_t at[kMaxDims];  // the index of the run's first element
+  int64_t offset = 0, rest = range.begin;
+  for (int d = last; d >= 0; --d) {
+    const int64_t next = d > 0 ? rest / shape[d] : 0;
+    at[d] = rest - next * shape[d];
+    offset += at[d] * stride[d];
+    rest = next;
+  }
+  for (int64_t left = range.end - range.begin; left > 0;) {
+    const int64_t to_turn = shape[last] - at[last], count = to_turn < left ? to_turn : left;
+    visit(offset, stride[last], count);
+    left -= count;
+    if (left == 0) return;
+    offset -= at[last] * stride[last];
+    at[last] = 0;
+    for (int d = last - 1; d >= 0; --d) {
+      offset += stride[d];
+      if (++at[d] < shape[d]) break;
+      offset -= shape[d] * stride[d];
+      at[d] = 0;
+    }
   }
 }
 
@@ -28,7 +47,8 @@ template <class T>
 __attribute__((noinline)) void gather(const T* base, int ndim, const int64_t* shape, const int64_t* stride, Range range,
                                       T* target) {
   for_runs(ndim, shape, stride, range, [&](int64_t offset, int64_t step, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) *target++ = base[offset + i * step];
+    copy_from(base + offset, step, count, target);
+    target += count;
   });
 }
 
@@ -36,7 +56,8 @@ template <class T>
 __attribute__((noinline)) void scatter(const T* source, int ndim, const int64_t* shape, const int64_t* stride,
                                        Range range, T* base) {
   for_runs(ndim, shape, stride, range, [&](int64_t offset, int64_t step, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) base[offset + i * step] = *source++;
+    copy_to(source, step, count, base + offset);
+    source += count;
   });
 }
 
