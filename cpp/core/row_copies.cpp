@@ -32,7 +32,7 @@ struct Roles {
 Roles roles_of(RowForward* p) {
   Roles roles;
   roles.inputs.add(&p->x);
-  for (Operand* operand : {&p->y}) roles.outputs.add(operand);
+  roles.outputs.add(&p->y);
   for (Operand* operand : {&p->weight, &p->bias}) roles.parameters.add(operand);
   for (Operand* operand : {&p->mean, &p->rstd}) roles.statistics.add(operand);
   return roles;
