@@ -5,11 +5,10 @@
 #include <limits>
 
 #include "core/message.h"
+#include "core/workspace.h"
 
 namespace normact {
 namespace {
-
-constexpr uintptr_t kQueryAddress = 4096;  // stands for the data of a query: not null, aligned to everything
 
 Status check_lanes(const normact_tensor& tensor, const char* name) {
   if (tensor.dtype_lanes == 1) return {};
@@ -126,7 +125,7 @@ Status read_memory(const normact_tensor& tensor, const char* name, Purpose purpo
   NORMACT_TRY(read_shape(tensor, name, memory));
   NORMACT_TRY(read_extent(name, memory));
   if (purpose == Purpose::run) return read_data(tensor, name, memory);
-  memory->data = reinterpret_cast<char*>(kQueryAddress);
+  memory->data = static_cast<char*>(query_address());
   return {};
 }
 

@@ -54,6 +54,16 @@ NORMACT_HD int64_t unit_stride(int64_t places, const ChannelView& view) {
   return places == 1 ? view.sample_stride : view.place_stride[0];
 }
 
+/// Along dimensions that have several indices.
+inline bool have_equal_strides(const ChannelGeometry& g, const ChannelView& a, const ChannelView& b) {
+  if (g.samples > 1 && a.sample_stride != b.sample_stride) return false;
+  if (g.channels > 1 && a.channel_stride != b.channel_stride) return false;
+  for (int d = 0; d < g.place_ndim && g.places > 1; ++d) {
+    if (a.place_stride[d] != b.place_stride[d]) return false;
+  }
+  return true;
+}
+
 /// A tensor with an entry a channel (weight, bias, their gradients, running statistics); absent when data is null.
 struct ChannelVector {
   void* data;

@@ -93,19 +93,16 @@ int ways_to_copy(const ChannelProblem& problem, const ChannelOperands& operands,
   return count;
 }
 
+bool have_neighbours(const ChannelGeometry& g, const ChannelView& view) {
+  return (g.places > 1 && view.place_stride[g.place_ndim - 1] == 1) || (g.channels > 1 && view.channel_stride == 1);
+}
+
 bool lie_alike(const ChannelGeometry& g, const ChannelOperands& operands) {
   const ChannelView& first = *operands.at[0].view;
-  const int last = g.place_ndim - 1;
-  if (!(g.places > 1 && first.place_stride[last] == 1) && !(g.channels > 1 && first.channel_stride == 1)) return false;
   for (int i = 1; i < operands.count; ++i) {
-    const ChannelView& view = *operands.at[i].view;
-    if (g.samples > 1 && view.sample_stride != first.sample_stride) return false;
-    if (g.channels > 1 && view.channel_stride != first.channel_stride) return false;
-    for (int d = 0; d < g.place_ndim; ++d) {
-      if (g.place_shape[d] > 1 && view.place_stride[d] != first.place_stride[d]) return false;
-    }
+    if (!have_equal_strides(g, first, *operands.at[i].view)) return false;
   }
-  return true;
+  return have_neighbours(g, first);
 }
 
 ChannelGeometry even_geometry(const ChannelGeometry& geometry) {

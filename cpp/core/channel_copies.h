@@ -52,6 +52,9 @@ constexpr int kMostLayouts = kMaxChannelOperands + 2;
 /// The ways to make all tensors lie alike, those with the least to copy first; returns how many there are.
 int ways_to_copy(const ChannelProblem& problem, const ChannelOperands& operands, ChannelCopies (&ways)[kMostLayouts]);
 
+/// Whether some elements of a set are neighbours in memory.
+bool have_neighbours(const ChannelGeometry& geometry, const ChannelView& view);
+
 /// Whether all tensors have the same strides, and neighbours in memory belong to one channel or one place.
 bool lie_alike(const ChannelGeometry& geometry, const ChannelOperands& operands);
 

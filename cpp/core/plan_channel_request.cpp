@@ -12,15 +12,9 @@ using Views = std::initializer_list<const ChannelView*>;
 
 constexpr int64_t kMost = int64_t{1} << 30;  // kernels for packs count units and places in 32 bits
 
-/// Whether all tensors have x's strides, along dimensions that have several indices.
-bool have_equal_strides(const ChannelGeometry& g, const ChannelView& x, Views others) {
+bool all_have_strides(const ChannelGeometry& g, const ChannelView& x, Views others) {
   for (const ChannelView* view : others) {
-    if (view->data == nullptr) continue;
-    if (g.samples > 1 && view->sample_stride != x.sample_stride) return false;
-    if (g.channels > 1 && view->channel_stride != x.channel_stride) return false;
-    for (int d = 0; d < g.place_ndim && g.places > 1; ++d) {
-      if (view->place_stride[d] != x.place_stride[d]) return false;
-    }
+    if (view->data != nullptr && !have_equal_strides(g, x, *view)) return false;
   }
   return true;
 }
@@ -125,7 +119,7 @@ ChannelRequest request_with(const ChannelProblem& p, const ChannelView& x, Views
     r.even = r.even && is_even(g, *view);
     r.even_units = r.even_units && has_even_units(p, *view);
   }
-  if (p.dtype == DType::f64 || !have_equal_strides(g, x, others) || !have_equal_phases(x, others)) return r;
+  if (p.dtype == DType::f64 || !all_have_strides(g, x, others) || !have_equal_phases(x, others)) return r;
   r.set_packs = aligned && are_set_packs(p, x);
   if (are_rows(p, x) && aligned) {
     r.access = ChannelAccess::rows;

@@ -4,9 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/plan_common.h"
-#include "core/workspace.h"
-
 namespace normact {
 namespace {
 
@@ -14,16 +11,7 @@ constexpr int64_t kLeastBytes = 128 << 10;  // of a tensor: less does not pay fo
 constexpr int64_t kLongRow = 64;            // of single elements;
 constexpr int64_t kLeastRows = 2 << 20;     // of single elements in rows, which are faster
 
-struct Views {
-  View* at[6];
-  int count = 0;
-
-  void add(View* view) {
-    if (view->data != nullptr) at[count++] = view;
-  }
-  View* const* begin() const { return at; }
-  View* const* end() const { return at + count; }
-};
+using Views = PresentTensors<View, 4>;
 
 struct Operands {
   Views inputs, outputs, biases;
@@ -95,7 +83,6 @@ bool plan_gather_copy(const PointwiseGeometry& g, const View& view, LayoutCopy* 
 /// The inputs that are no arrays; count 0 if there are none, or copies of them are of no use.
 template <class Problem, class Serves>
 Views odd_inputs(const Problem& given, const Operands& operands, Serves serves) {
-  alignas(kPackBytes) static char anywhere[2 * kPackBytes];
   const PointwiseGeometry& g = given.geometry;
   Views odd;
   for (View* input : operands.inputs) {
@@ -110,11 +97,13 @@ Views odd_inputs(const Problem& given, const Operands& operands, Serves serves) 
   Problem problem = given;
   const Operands trial = operands_of(&problem);
   for (const Views& views : {trial.inputs, trial.outputs, trial.biases}) {
-    for (View* view : views) view->data = anywhere;
+    for (View* view : views) view->data = query_address();
   }
   // Gates that alternate stay one element apart.
   const char* up = static_cast<const char*>(given.x.data) + size_of(given.dtype);
-  if (given.gated && given.up.data == up) problem.up.data = anywhere + size_of(given.dtype);
+  if (given.gated && given.up.data == up) {
+    problem.up.data = behind(problem.x.data, static_cast<size_t>(size_of(given.dtype)));
+  }
   if (serves(problem)) return {};
   become_arrays(&problem, trial);
   if (!serves(problem)) return {};
@@ -134,10 +123,7 @@ GatheredInputs gather(PointwiseProblem* problem, const Views& inputs, void* plac
     LayoutCopy& copy = gathered.copies[gathered.count++];
     plan_gather_copy(g, *input, &copy);
     void* array = std::exchange(place, nullptr);
-    if (array == nullptr) {
-      array = behind(workspace, gathered.workspace_bytes);
-      gathered.workspace_bytes += static_cast<size_t>(round_up(g.size * size_of(problem->dtype), kWorkspaceAlignment));
-    }
+    if (array == nullptr) array = gathered.next_array(workspace, g.size * size_of(problem->dtype));
     copy.tensor = input->data;
     copy.array = input->data = array;
   }
@@ -146,10 +132,11 @@ GatheredInputs gather(PointwiseProblem* problem, const Views& inputs, void* plac
 
 bool in_packs(PointwiseAccess access) { return access != PointwiseAccess::rows && access != PointwiseAccess::elements; }
 
-/// Single elements of 32 bits in rows, or few, or forward in long rows, are not slower than a copy and packs.
+/// Single elements of 32 bits in rows, or few, or of one tensor in long rows, are not slower than a copy and packs.
 bool serve(const PointwiseProblem& p, const PointwisePlan& plan, bool forward) {
   if (plan.access != PointwiseAccess::rows) return in_packs(plan.access);
-  if (forward && p.geometry.shape[p.geometry.ndim - 1] >= kLongRow) return true;
+  const bool alone = forward && !p.gated && p.geometry.bias_dim < 0;
+  if (alone && p.geometry.shape[p.geometry.ndim - 1] >= kLongRow) return true;
   return size_of(p.dtype) == 4 || p.geometry.size * size_of(p.dtype) < kLeastRows;
 }
 

@@ -5,21 +5,20 @@
 // activation then works in place, all others into the workspace.
 #pragma once
 
-#include <cstddef>
-
-#include "core/layout_copy.h"
+#include "core/gathered_inputs.h"
 #include "core/plan_pointwise.h"
 
 namespace normact {
 
-constexpr int kMaxGathered = 4;
-
-/// What is to be copied before the problem, which has changed accordingly, is carried out.
-struct GatheredInputs {
-  LayoutCopy copies[kMaxGathered];
-  int count = 0;
-  size_t workspace_bytes = 0;  // at its beginning
-};
+/// Whether some input is no array: else there is nothing to copy.
+inline bool may_gather(const PointwiseForward& p) {
+  const auto apart = [&p](const View& view) { return view.data != nullptr && !is_dense(view, p.geometry); };
+  return apart(p.x) || apart(p.up);
+}
+inline bool may_gather(const PointwiseBackward& p) {
+  const auto apart = [&p](const View& view) { return view.data != nullptr && !is_dense(view, p.geometry); };
+  return apart(p.dy) || apart(p.x) || apart(p.up) || apart(p.y);
+}
 
 /// Whether and what is copied depends on shapes and strides alone.
 GatheredInputs gather_inputs(PointwiseForward* problem, void* workspace);

@@ -5,24 +5,13 @@
 #include <span>
 
 #include "core/merge_dims.h"
-#include "core/plan_common.h"
-#include "core/workspace.h"
 
 namespace normact {
 namespace {
 
 constexpr int64_t kShortLine = 16;  // neighbours: such lines are slow
 
-struct Operands {
-  Operand* at[12];
-  int count = 0;
-
-  void add(Operand* operand) {
-    if (operand->data != nullptr) at[count++] = operand;
-  }
-  Operand* const* begin() const { return at; }
-  Operand* const* end() const { return at + count; }
-};
+using Operands = PresentTensors<Operand, 4>;
 
 /// Of a problem: what is copied, what it lies like then, and the rest.
 struct Roles {
@@ -157,7 +146,6 @@ bool gains(Problem& from, const Problem& to, const DeviceInfo& device) {
 /// row do not depend on that.
 template <class Problem>
 Operands odd_inputs(const Problem& given, const Roles& roles, const DeviceInfo& device) {
-  alignas(kPackBytes) static char anywhere[kPackBytes];
   const RowGeometry& g = given.geometry;
   Operands odd;
   if (is_mixed(given) || given.dtype == DType::f64 || g.row_ndim + g.col_ndim > kCopyDims) return odd;
@@ -169,7 +157,7 @@ Operands odd_inputs(const Problem& given, const Roles& roles, const DeviceInfo& 
   Problem from = given;
   const Roles trial = roles_of(&from);
   for (const Operands& operands : {trial.inputs, trial.outputs, trial.parameters}) {
-    for (Operand* operand : operands) operand->data = anywhere;
+    for (Operand* operand : operands) operand->data = query_address();
   }
   Problem to = from;
   become_alike(&to, roles_of(&to));
@@ -184,7 +172,7 @@ Operands odd_inputs(const Problem& given, const Roles& roles, const DeviceInfo& 
 }
 
 /// Copies the input to `array`, which stands for it from now on.
-void gather(const RowGeometry& g, const Operand& output, Operand* input, void* array, GatheredRows* gathered) {
+void gather(const RowGeometry& g, const Operand& output, Operand* input, void* array, GatheredInputs* gathered) {
   LayoutCopy& copy = gathered->copies[gathered->count++];
   CopyDim dims[2 * kMaxDims];
   const int count = dims_between(g, *input, output, dims);
@@ -196,8 +184,8 @@ void gather(const RowGeometry& g, const Operand& output, Operand* input, void* a
 
 }  // namespace
 
-GatheredRows gather_rows(RowForward* problem, const DeviceInfo& device) {
-  GatheredRows gathered;
+GatheredInputs gather_rows(RowForward* problem, const DeviceInfo& device) {
+  GatheredInputs gathered;
   if (problem->contiguous || problem->residual.data != nullptr) return gathered;
   const Roles roles = roles_of(problem);
   for (Operand* input : odd_inputs(*problem, roles, device)) {
@@ -207,14 +195,13 @@ GatheredRows gather_rows(RowForward* problem, const DeviceInfo& device) {
   return gathered;
 }
 
-GatheredRows gather_rows(RowBackward* problem, const DeviceInfo& device, void* workspace) {
-  GatheredRows gathered;
+GatheredInputs gather_rows(RowBackward* problem, const DeviceInfo& device, void* workspace) {
+  GatheredInputs gathered;
   if (problem->contiguous || problem->geometry.rows == 0) return gathered;
   const Roles roles = roles_of(problem);
   const int64_t bytes = problem->geometry.rows * problem->geometry.cols * size_of(problem->dtype);
   for (Operand* input : odd_inputs(*problem, roles, device)) {
-    gather(problem->geometry, problem->dx, input, behind(workspace, gathered.workspace_bytes), &gathered);
-    gathered.workspace_bytes += static_cast<size_t>(round_up(bytes, kWorkspaceAlignment));
+    gather(problem->geometry, problem->dx, input, gathered.next_array(workspace, bytes), &gathered);
   }
   if (gathered.count > 0) become_alike(problem, roles);
   return gathered;

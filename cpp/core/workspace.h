@@ -30,10 +30,10 @@ inline Status check_workspace(const Workspace& given, size_t needed) {
   return {};
 }
 
-/// Stands for the workspace of a query: what lies in it is there.
-inline void* unknown_workspace() { return reinterpret_cast<void*>(kWorkspaceAlignment); }
+/// Stands for memory that a query has not: not null, aligned to everything.
+inline void* query_address() { return reinterpret_cast<void*>(uintptr_t{4096}); }
 
-/// `bytes` behind an address, which may be null or unknown.
+/// `bytes` behind an address, which may be null.
 inline void* behind(void* data, size_t bytes) {
   return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(data) + bytes);
 }

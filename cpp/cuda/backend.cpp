@@ -54,8 +54,7 @@ bool wants_bias_gradient(const PointwiseBackward& problem) {
   return problem.dbias.data != nullptr || problem.dup_bias.data != nullptr;
 }
 
-template <class Inputs>
-Status launch_copies(const Inputs& inputs, const Launch& launch) {
+Status launch_copies(const GatheredInputs& inputs, const Launch& launch) {
   for (int i = 0; i < inputs.count; ++i) NORMACT_TRY(launch_layout_copy(inputs.copies[i], launch));
   return {};
 }
@@ -77,7 +76,7 @@ Status plan_and_launch(const RowForward& problem, const DeviceInfo& device, cons
 }
 
 /// inputs: what is to be copied before.
-Status plan_and_launch(const RowBackward& problem, const GatheredRows& inputs, const DeviceInfo& device,
+Status plan_and_launch(const RowBackward& problem, const GatheredInputs& inputs, const DeviceInfo& device,
                        const Launch& given_launch) {
   Launch launch = given_launch;
   RowPlan plan{};
@@ -100,6 +99,40 @@ Status plan_and_launch(const RowBackward& problem, const GatheredRows& inputs, c
   return {NORMACT_INTERNAL, "unknown dtype"};
 }
 
+Status launch_forward(const PointwiseForward& problem, const Launch& launch) {
+  switch (problem.dtype) {
+    case DType::f64: return launch_pointwise_forward_f64(problem, launch);
+    case DType::f32: return launch_pointwise_forward_f32(problem, launch);
+    case DType::f16: return launch_pointwise_forward_f16(problem, launch);
+    case DType::bf16: return launch_pointwise_forward_bf16(problem, launch);
+  }
+  return {NORMACT_INTERNAL, "unknown dtype"};
+}
+
+/// inputs: what is to be copied before.
+Status plan_and_launch(const PointwiseBackward& problem, const GatheredInputs& inputs, const DeviceInfo& device,
+                       const Launch& given_launch) {
+  Launch launch = given_launch;
+  BiasPlan plan;
+  const BiasPlan* bias = nullptr;
+  size_t needed = inputs.workspace_bytes;
+  if (wants_bias_gradient(problem)) {
+    plan = plan_bias_gradient(problem, device, launch.sm_margin);
+    needed += plan.workspace_bytes;
+    bias = &plan;
+  }
+  NORMACT_TRY(check_workspace(launch.workspace, needed));
+  NORMACT_TRY(launch_copies(inputs, launch));
+  launch.workspace = after(launch.workspace, inputs.workspace_bytes);
+  switch (problem.dtype) {
+    case DType::f64: return launch_pointwise_backward_f64(problem, bias, launch);
+    case DType::f32: return launch_pointwise_backward_f32(problem, bias, launch);
+    case DType::f16: return launch_pointwise_backward_f16(problem, bias, launch);
+    case DType::bf16: return launch_pointwise_backward_bf16(problem, bias, launch);
+  }
+  return {NORMACT_INTERNAL, "unknown dtype"};
+}
+
 /// The variants of row norms are chosen by name for the problem as it is given.
 bool may_gather(const RowProblem& problem, const Launch& launch) {
   return !problem.contiguous && launch.variant == NORMACT_ROW_AUTO;
@@ -117,7 +150,7 @@ Status row_norm_backward_workspace(const RowBackward& given, const Launch& launc
   const DeviceInfo* device = nullptr;
   NORMACT_TRY(device_info(launch.device, &device));
   RowBackward problem = given;
-  const GatheredRows inputs = gather_rows(&problem, *device, unknown_workspace());
+  const GatheredInputs inputs = gather_rows(&problem, *device, query_address());
   NORMACT_TRY(largest_workspace(problem, launch, bytes));
   *bytes += inputs.workspace_bytes;
   return {};
@@ -141,30 +174,25 @@ Status row_norm_backward(const RowBackward& given, const Launch& launch) {
   NORMACT_TRY(device_info(launch.device, &device));
   if (!may_gather(given, launch)) return plan_and_launch(given, {}, *device, launch);
   RowBackward problem = given;
-  const GatheredRows inputs = gather_rows(&problem, *device, launch.workspace.data);
+  const GatheredInputs inputs = gather_rows(&problem, *device, launch.workspace.data);
   return plan_and_launch(problem, inputs, *device, launch);
 }
 
 Status pointwise_forward_workspace(const PointwiseForward& given, const Launch&, size_t* bytes) {
   PointwiseForward problem = given;
-  *bytes = gather_inputs(&problem, unknown_workspace()).workspace_bytes;
+  *bytes = gather_inputs(&problem, query_address()).workspace_bytes;
   return {};
 }
 
 Status pointwise_forward(const PointwiseForward& given, const Launch& launch) {
   DeviceGuard guard;
   NORMACT_TRY(guard.enter(launch.device));
+  if (!may_gather(given)) return launch_forward(given, launch);
   PointwiseForward problem = given;
   const GatheredInputs inputs = gather_inputs(&problem, launch.workspace.data);
   NORMACT_TRY(check_workspace(launch.workspace, inputs.workspace_bytes));
   NORMACT_TRY(launch_copies(inputs, launch));
-  switch (problem.dtype) {
-    case DType::f64: return launch_pointwise_forward_f64(problem, launch);
-    case DType::f32: return launch_pointwise_forward_f32(problem, launch);
-    case DType::f16: return launch_pointwise_forward_f16(problem, launch);
-    case DType::bf16: return launch_pointwise_forward_bf16(problem, launch);
-  }
-  return {NORMACT_INTERNAL, "unknown dtype"};
+  return launch_forward(problem, launch);
 }
 
 Status pointwise_backward_workspace(const PointwiseBackward& given, const Launch& launch, size_t* bytes) {
@@ -173,39 +201,22 @@ Status pointwise_backward_workspace(const PointwiseBackward& given, const Launch
   const DeviceInfo* device = nullptr;
   NORMACT_TRY(device_info(launch.device, &device));
   PointwiseBackward problem = given;
-  *bytes = gather_inputs(&problem, *device, launch.sm_margin, unknown_workspace()).workspace_bytes;
+  *bytes = gather_inputs(&problem, *device, launch.sm_margin, query_address()).workspace_bytes;
   if (wants_bias_gradient(problem)) {
     *bytes += plan_bias_gradient(problem, *device, launch.sm_margin).workspace_bytes;
   }
   return {};
 }
 
-Status pointwise_backward(const PointwiseBackward& given, const Launch& given_launch) {
+Status pointwise_backward(const PointwiseBackward& given, const Launch& launch) {
   DeviceGuard guard;
-  NORMACT_TRY(guard.enter(given_launch.device));
+  NORMACT_TRY(guard.enter(launch.device));
   const DeviceInfo* device = nullptr;
-  NORMACT_TRY(device_info(given_launch.device, &device));
+  NORMACT_TRY(device_info(launch.device, &device));
+  if (!may_gather(given)) return plan_and_launch(given, {}, *device, launch);
   PointwiseBackward problem = given;
-  Launch launch = given_launch;
   const GatheredInputs inputs = gather_inputs(&problem, *device, launch.sm_margin, launch.workspace.data);
-  BiasPlan plan;
-  const BiasPlan* bias = nullptr;
-  size_t needed = inputs.workspace_bytes;
-  if (wants_bias_gradient(problem)) {
-    plan = plan_bias_gradient(problem, *device, launch.sm_margin);
-    needed += plan.workspace_bytes;
-    bias = &plan;
-  }
-  NORMACT_TRY(check_workspace(launch.workspace, needed));
-  NORMACT_TRY(launch_copies(inputs, launch));
-  launch.workspace = after(launch.workspace, inputs.workspace_bytes);
-  switch (problem.dtype) {
-    case DType::f64: return launch_pointwise_backward_f64(problem, bias, launch);
-    case DType::f32: return launch_pointwise_backward_f32(problem, bias, launch);
-    case DType::f16: return launch_pointwise_backward_f16(problem, bias, launch);
-    case DType::bf16: return launch_pointwise_backward_bf16(problem, bias, launch);
-  }
-  return {NORMACT_INTERNAL, "unknown dtype"};
+  return plan_and_launch(problem, inputs, *device, launch);
 }
 
 }  // namespace normact::cuda

@@ -27,11 +27,6 @@ constexpr int64_t kLeastCopied = 32 << 10, kLeastPacks = 1 << 20, kLeastOthers =
 /// Sets of no more go through registers as they lie; these, if all tensors lie alike.
 constexpr int64_t kFewElements = 64, kFewAlike = 4095;
 
-/// Whether some elements of a set are neighbours in memory.
-bool has_neighbours(const ChannelGeometry& g, const ChannelLayout& layout) {
-  return (g.places > 1 && layout.place_stride == 1) || (g.channels > 1 && layout.channel_stride == 1);
-}
-
 /// The planner's view of the problems that there are; sums of a backward are reduced by the launcher's passes.
 ChannelRequest request_for(const ChannelForward& p, ChannelPasses, int sm_margin) { return request_of(p, sm_margin); }
 ChannelRequest request_for(const ChannelMoments& p, ChannelPasses, int sm_margin) { return request_of(p, sm_margin); }
@@ -43,13 +38,12 @@ ChannelRequest request_for(const ChannelBackward& p, ChannelPasses passes, int s
 /// pointers, finds the same.
 template <class Problem>
 ChannelCopies copies_of(const Problem& given, ChannelPasses passes, int sm_margin, const DeviceInfo& device) {
-  alignas(16) static char anywhere[16];
   const ChannelGeometry& g = given.geometry;
   const int64_t bytes = g.samples * g.channels * g.places * size_of(given.dtype);
   if (given.dtype == DType::f64 || bytes < kLeastCopied) return {};
   Problem problem = given;
   ChannelOperands operands = operands_of(problem);
-  for (int i = 0; i < operands.count; ++i) operands.at[i].view->data = anywhere;
+  for (int i = 0; i < operands.count; ++i) operands.at[i].view->data = query_address();
   const ChannelRequest request = request_for(problem, passes, sm_margin);
   if (request.access != ChannelAccess::elements) return {};
   const bool registers = plan_channel(request, device, kTuning).order == ChannelOrder::registers;
@@ -59,9 +53,10 @@ ChannelCopies copies_of(const Problem& given, ChannelPasses passes, int sm_margi
   const int count = ways_to_copy(problem, operands, ways);
   problem.geometry = even_geometry(problem.geometry);
   for (int i = 0; i < count; ++i) {
+    const ChannelView even = view_in(ways[i].layout, query_address(), problem.dtype);
     // Where all lie alike already, only what lies apart in memory, or not evenly, gains.
-    if (ways[i].count == 0 && has_neighbours(g, ways[i].layout)) return {};
-    for (int j = 0; j < operands.count; ++j) *operands.at[j].view = view_in(ways[i].layout, anywhere, problem.dtype);
+    if (ways[i].count == 0 && have_neighbours(problem.geometry, even)) return {};
+    for (int j = 0; j < operands.count; ++j) *operands.at[j].view = even;
     const ChannelRequest copied = request_for(problem, passes, sm_margin);
     if (copied.access == ChannelAccess::elements) continue;
     const bool packs = copied.aligned || copied.access == ChannelAccess::rows;
@@ -73,7 +68,8 @@ ChannelCopies copies_of(const Problem& given, ChannelPasses passes, int sm_margi
 /// A problem as it is carried out: perhaps on copies, which the beginning of the workspace has.
 template <class Problem>
 struct Prepared {
-  Problem given, problem;
+  const Problem& given;
+  Problem problem;
   ChannelCopies copies;
   ChannelPlan plan;
   Launch launch;
@@ -119,7 +115,8 @@ Status Prepared<Problem>::prepare(ChannelPasses passes, const Launch& given_laun
 template <class Problem>
 Status Prepared<Problem>::copy(bool outputs) {
   if (copies.count == 0) return {};
-  const ChannelOperands from = operands_of(given), to = operands_of(problem);
+  Problem original = given;
+  const ChannelOperands from = operands_of(original), to = operands_of(problem);
   for (int i = 0; i < from.count; ++i) {
     if (!copies.has(i) || from.at[i].output != outputs) continue;
     LayoutCopy moves;

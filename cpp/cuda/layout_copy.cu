@@ -133,7 +133,8 @@ constexpr const char* kName = "layout copy kernel launch";
 /// Of `slow` indices of the last dimension from `from` on.
 CopySpace space_of(const LayoutCopy& copy, int64_t from, int64_t slow) {
   const int last = copy.ndim - 1;
-  CopySpace space{copy.tensor, copy.array, static_cast<unsigned>(slow), copy.ndim, {}, {}};
+  CopySpace space{};
+  space.ndim = copy.ndim;
   for (int d = 0; d < copy.ndim; ++d) {
     space.by_size[d] = Divisor(static_cast<unsigned>(copy.shape[d]));
     space.stride[d] = static_cast<int>(copy.stride[d]);

@@ -229,6 +229,9 @@ TEST(long_rows_of_a_forward_stay) {
   p.y = tensor({30 * 64, 64, 1});
   p.x = tensor({32 * 66, 66, 1});
   CHECK_EQ(normact::gather_inputs(&p, nullptr).count, 0);
+  p.geometry.bias_dim = 1;  // packs find biases faster
+  p.bias = tensor({0, 1, 0});
+  CHECK_EQ(normact::gather_inputs(&p, nullptr).count, 1);
 }
 
 TEST(gates_that_alternate_stay) {
@@ -318,7 +321,7 @@ TEST(rows_go_into_y) {
   p.y = operand({32 * 784, 28, 1}, {784});
   p.y.data = memory + 16;
   p.mean = p.rstd = operand({784, 28, 1}, {0});
-  const normact::GatheredRows rows = normact::gather_rows(&p, kHopper);
+  const normact::GatheredInputs rows = normact::gather_rows(&p, kHopper);
   CHECK_EQ(rows.count, 1);
   CHECK(p.x.data == p.y.data && p.adjacent && !p.contiguous);
   CHECK_EQ(p.geometry.row_ndim, 2);  // samples, and places that are one dimension now
@@ -353,7 +356,7 @@ TEST(rows_of_a_gradient_in_another_format) {
   p.dy = operand({32 * 784, 32}, {1});
   p.rstd = operand({784, 1}, {0});
   alignas(256) static char workspace[256];
-  const normact::GatheredRows rows = normact::gather_rows(&p, kHopper, workspace);
+  const normact::GatheredInputs rows = normact::gather_rows(&p, kHopper, workspace);
   CHECK_EQ(rows.count, 1);
   CHECK(rows.copies[0].across != 0);
   CHECK(p.dy.data == workspace && p.dy.col_stride[0] == 784);

@@ -142,16 +142,19 @@ def check(
     check_backward(device, problem, layout, other)
 
 
+def run_both(device: Device, problem: Problem, layout: str | Layout, in_place: bool) -> list[Any]:
+    """y, dx, dweight, dbias of tensors that lie so, y over x and dx over dy or not."""
+    given = arrays(device, problem, layout, layout)
+    y = forward(problem, given, **({"out": given.x} if in_place else {}))
+    assert not in_place or y is given.x
+    given = arrays(device, problem, layout, layout)
+    result = backward(problem, given, **({"out": given.dy} if in_place else {}))
+    return [y, result.dx, result.dweight, result.dbias]
+
+
 def check_repeats(device: Device, problem: Problem, layout: str | Layout = contiguous) -> None:
     """Over x and over dy or not, the same bits each time."""
-    found = []
-    for in_place in (False, False, False, True):
-        given = arrays(device, problem, layout, layout)
-        y = forward(problem, given, **({"out": given.x} if in_place else {}))
-        assert not in_place or y is given.x
-        given = arrays(device, problem, layout, layout)
-        result = backward(problem, given, **({"out": given.dy} if in_place else {}))
-        found.append([device.bits(of) for of in (y, result.dx, result.dweight, result.dbias)])
+    found = [[device.bits(of) for of in run_both(device, problem, layout, again == 3)] for again in range(4)]
     for other in found[1:]:
         for of, again in zip(found[0], other, strict=True):
             np.testing.assert_array_equal(of, again)

@@ -17,7 +17,7 @@ from activation_cases import GatedProblem, Kind
 from activation_cases import Problem as Activation
 from cases import Problem as Rows
 from channel_cases import OPERATIONS, Problem, expected_backward, expected_forward, fused_problem
-from channel_checks import arrays, backward, check, forward
+from channel_checks import arrays, backward, check, forward, run_both
 from devices import Device
 from layouts import (
     Layout,
@@ -89,14 +89,7 @@ def test_repeats_and_in_place(device: Device, op: str, layout: str) -> None:
     """The same bits each time; over x and dy, which may have gaps, within rounding of memory of its own."""
     away = AWAY[layout]
     problem = Problem(op, (3, 24, 28, 28), "bfloat16", "float32", num_groups=3 if op == "group_norm" else 1)
-    found = []
-    for in_place in (False, False, True, True):
-        given = arrays(device, problem, away, away)
-        y = forward(problem, given, **({"out": given.x} if in_place else {}))
-        assert not in_place or y is given.x
-        given = arrays(device, problem, away, away)
-        result = backward(problem, given, **({"out": given.dy} if in_place else {}))
-        found.append([y, result.dx, result.dweight, result.dbias])
+    found = [run_both(device, problem, away, in_place) for in_place in (False, False, True, True)]
     for first, again in ((0, 1), (2, 3)):
         for of, other in zip(found[first], found[again], strict=True):
             np.testing.assert_array_equal(device.bits(of), device.bits(other))
