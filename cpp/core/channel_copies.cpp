@@ -27,7 +27,7 @@ bool layout_of(const ChannelGeometry& g, const ChannelView& view, ChannelLayout*
   CopyDim dims[] = {{g.samples, 0, layout->sample_stride},
                     {g.channels, 0, layout->channel_stride},
                     {g.places, 0, layout->place_stride}};
-  return has_no_gaps(dims);
+  return has_no_gaps(3, dims);
 }
 
 bool lies_in(const ChannelGeometry& g, const ChannelView& view, const ChannelLayout& layout) {

@@ -23,21 +23,22 @@ int dimension_across(const LayoutCopy& copy) {
   return copy.shape[0] >= kLeastSide ? closest : 0;
 }
 
-}  // namespace
-
-void sort_as_array(std::span<CopyDim> dims) {
-  for (size_t i = 1; i < dims.size(); ++i) {
-    for (size_t j = i; j > 0 && dims[j].in_array < dims[j - 1].in_array; --j) std::swap(dims[j], dims[j - 1]);
+/// As the array has them, fastest first.
+void sort_as_array(int count, CopyDim* dims) {
+  for (int i = 1; i < count; ++i) {
+    for (int j = i; j > 0 && dims[j].in_array < dims[j - 1].in_array; --j) std::swap(dims[j], dims[j - 1]);
   }
 }
 
-bool has_no_gaps(std::span<CopyDim> dims) {
-  sort_as_array(dims);
+}  // namespace
+
+bool has_no_gaps(int count, CopyDim* dims) {
+  sort_as_array(count, dims);
   int64_t stride = 1;
-  for (const CopyDim& dim : dims) {
-    if (dim.size == 1) continue;
-    if (dim.in_array != stride) return false;
-    stride *= dim.size;
+  for (int d = 0; d < count; ++d) {
+    if (dims[d].size == 1) continue;
+    if (dims[d].in_array != stride) return false;
+    stride *= dims[d].size;
   }
   return true;
 }
@@ -48,7 +49,7 @@ bool plan_layout_copy(int count, const CopyDim* dims, int element_bytes, LayoutC
   for (int d = 0; d < count; ++d) {
     if (dims[d].size > 1) sorted[left++] = dims[d];
   }
-  sort_as_array({sorted, static_cast<size_t>(left)});
+  sort_as_array(left, sorted);
   copy->unit_bytes = element_bytes;
   copy->ndim = 1;
   copy->shape[0] = 1;

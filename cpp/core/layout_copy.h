@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "core/problem.h"
 
@@ -32,11 +31,8 @@ struct CopyDim {
   int64_t in_array;
 };
 
-/// Sorts the dims as the array has them, fastest first.
-void sort_as_array(std::span<CopyDim> dims);
-
-/// Whether the array has no gaps; sorts the dims.
-bool has_no_gaps(std::span<CopyDim> dims);
+/// Whether the array has no gaps; sorts the dims as it has them, fastest first.
+bool has_no_gaps(int count, CopyDim* dims);
 
 /// Fills all but the pointers and the direction, with units of single elements; false if the kernels cannot count in
 /// it. The dims, at most kCopyDims and in any order, make up an array without gaps, of at least one element.

@@ -47,7 +47,7 @@ int dims_between(const RowGeometry& g, const Operand& tensor, const Operand& arr
 bool is_array(const RowGeometry& g, const Operand& operand) {
   CopyDim dims[2 * kMaxDims];
   const int count = dims_between(g, operand, operand, dims);
-  return has_no_gaps({dims, static_cast<size_t>(count)});
+  return has_no_gaps(count, dims);
 }
 
 bool lie_alike(const RowGeometry& g, const Operand& a, const Operand& b) {
