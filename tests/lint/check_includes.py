@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 from pathlib import Path
 
 from source import CXX_SUFFIXES, ROOT, files, includes, shown
@@ -45,6 +47,17 @@ def check_cxx(path: Path) -> list[str]:
         if target.startswith('"..') or target.startswith('"./'):
             problems.append(f"{name}:{line}: include by the path from cpp/, found {target}")
     return problems
+
+
+def cuda_standard(root: Path = ROOT) -> list[str]:
+    """What a C++17 compiler says of the headers of core and math that CUDA sources include: these are C++17."""
+    sources = [path for path in sorted((root / "cpp/cuda").iterdir()) if path.suffix in (".cu", ".cuh", ".h")]
+    headers = {target for path in sources for _, target in includes(path) if target.startswith(('"core/', '"math/'))}
+    command = [os.environ.get("CXX", "c++"), "-std=c++17", "-fsyntax-only", "-x", "c++", "-"]
+    command += [f"-I{root / folder}" for folder in ("cpp", "cpp/include")]
+    text = "".join(f"#include {header}\n" for header in sorted(headers))
+    done = subprocess.run(command, input=text, text=True, capture_output=True, check=False)
+    return [] if done.returncode == 0 else [line for line in done.stderr.splitlines() if "error" in line]
 
 
 def framework_imports(tree: ast.Module) -> list[tuple[int, str, bool]]:

@@ -23,6 +23,10 @@ def test_includes() -> None:
     report(check_includes.check())
 
 
+def test_headers_of_cuda_sources() -> None:
+    report(check_includes.cuda_standard())
+
+
 def test_lists() -> None:
     report(check_lists.check())
 
