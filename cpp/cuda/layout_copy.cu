@@ -22,16 +22,21 @@ struct CopySpace {
   Divisor by_size[kCopyDims];
   int stride[kCopyDims];  // of the tensor
 
-  __device__ __forceinline__ int64_t in_tensor(unsigned unit) const {
-    int64_t offset = 0;
+  /// visit(d, the unit's index in dimension d) for each dimension.
+  template <class Visit>
+  __device__ __forceinline__ void for_each_index(unsigned unit, Visit visit) const {
 #pragma unroll
     for (int d = 0; d < kCopyDims; ++d) {
       if (d >= ndim) break;
-      if (d + 1 == ndim) return offset + static_cast<int64_t>(static_cast<int>(unit)) * stride[d];
+      if (d + 1 == ndim) return visit(d, static_cast<int64_t>(static_cast<int>(unit)));
       const unsigned next = by_size[d].quotient(unit);
-      offset += static_cast<int64_t>(static_cast<int>(unit - next * by_size[d].size)) * stride[d];
+      visit(d, static_cast<int64_t>(static_cast<int>(unit - next * by_size[d].size)));
       unit = next;
     }
+  }
+  __device__ __forceinline__ int64_t in_tensor(unsigned unit) const {
+    int64_t offset = 0;
+    for_each_index(unit, [&](int d, int64_t index) { offset += index * stride[d]; });
     return offset;
   }
 };
@@ -85,16 +90,10 @@ __global__ void __launch_bounds__(kThreads) layout_turn_kernel(const __grid_cons
   const int along_first = static_cast<int>(blockIdx.x - row * space.along_tiles.size) * kSide;
   const int across_first = static_cast<int>(row - plane * space.across_tiles.size) * kSide;
   int64_t in_tensor = 0, in_array = 0;
-  unsigned left = plane;
-#pragma unroll
-  for (int d = 0; d < kCopyDims; ++d) {
-    if (d >= space.rest.ndim) break;
-    const unsigned next = space.rest.by_size[d].quotient(left);
-    const auto at = static_cast<int64_t>(left - next * space.rest.by_size[d].size);
-    in_tensor += at * space.rest.stride[d];
-    in_array += at * space.rest_in_array[d];
-    left = next;
-  }
+  space.rest.for_each_index(plane, [&](int d, int64_t index) {
+    in_tensor += index * space.rest.stride[d];
+    in_array += index * space.rest_in_array[d];
+  });
   auto* tensor = static_cast<T*>(space.rest.tensor) + in_tensor;
   auto* array = static_cast<T*>(space.rest.array) + in_array;
   const int x = static_cast<int>(threadIdx.x) % kSide, y = static_cast<int>(threadIdx.x) / kSide;
