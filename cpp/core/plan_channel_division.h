@@ -137,7 +137,7 @@ bool plan_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* 
 /// The same of columns, in the least slabs that hold whole channels.
 bool plan_band_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* plan);
 
-/// The same of sets of planes of whole packs.
+/// The same of sets of planes of whole packs, and of groups that are whole packs while their planes need not be.
 bool plan_plane_slabs(const ChannelRequest& r, const DeviceInfo& device, ChannelPlan* plan);
 
 /// A whole plan of sets that go through the shared memory of teams of blocks; false if they cannot, or are too small.

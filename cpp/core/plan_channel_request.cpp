@@ -196,14 +196,21 @@ size_t largest_channel_workspace(const ChannelRequest& request, const DeviceInfo
   }
   r.columns = fit_columns(request.geometry, request.set, request.dtype);
   most = std::max(most, plan_channel(r, device, tuning).workspace_bytes);
+  if (has_no_elements(r.geometry)) return most;
+  const auto consider = [&](const auto& plan_by) {
+    ChannelPlan plan{};
+    if (!plan_by(r, device, &plan)) return;
+    set_chunks(r, &plan);
+    most = std::max(most, plan.workspace_bytes);
+  };
   r.even = true;
   for (const bool packs : {false, true}) {
     r.set_packs = packs;
-    ChannelPlan plan{};
-    if (has_no_elements(r.geometry) || !plan_registers(r, device, &plan)) continue;
-    set_chunks(r, &plan);
-    most = std::max(most, plan.workspace_bytes);
+    consider(plan_registers);
   }
+  r.access = ChannelAccess::planes;
+  r.aligned = false;
+  consider(plan_plane_slabs);
   return most;
 }
 

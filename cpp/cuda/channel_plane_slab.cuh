@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms whose sets of planes fit the shared memory of a block, or of a cluster of them (ChannelOrder::slabs, planes of
-// whole packs): how a set is divided. A set is a group of a sample, or a channel of all samples: the packs of its
-// planes, one plane after the other.
+// Norms whose sets of planes fit the shared memory of a block, or of a cluster of them (ChannelOrder::slabs, planes):
+// how a set is divided. A set is a group of a sample, or a channel of all samples: the packs of its planes, one plane
+// after the other. Planes are whole packs; or cut, so that a pack may hold the end of one and the beginning of the
+// next: groups without gaps, which are whole packs, and whose blocks have whole planes.
 //
 // Work     a cluster has one set, each of its blocks some of the packs, each warp of it some of these, 32 at a time. A
 //          thread alone copies its packs to shared memory and reads them there.
@@ -15,9 +16,10 @@ namespace normact::cuda {
 /// What kernels are told beside the problem.
 struct PlaneSlabSpace {
   Divisor by_sets;  // of a batch
-  Divisor by_run;   // packs of a plane
+  Divisor by_run;   // packs of a plane; elements, where planes are cut
   Divisor by_warp;  // packs of a warp, at most
   int channels;     // of a set
+  int lanes;        // threads that add up a cut plane: a power of two
   int packs, packs_a_block;
   int accesses;                // of a thread, at most
   int blocks;                  // of a cluster
@@ -28,9 +30,11 @@ struct PlaneSlabSpace {
 
   PlaneSlabSpace(const ChannelProblem& p, const ChannelView& x, const ChannelPlan& plan)
       : by_sets(static_cast<unsigned>(plan.groups)),
-        by_run(static_cast<unsigned>(p.geometry.places * size_of(p.dtype) / kPackBytes)),
+        by_run(
+            static_cast<unsigned>(plan.whole ? p.geometry.places * size_of(p.dtype) / kPackBytes : p.geometry.places)),
         by_warp(static_cast<unsigned>(plan.accesses) * kWarp),
         channels(static_cast<int>(p.geometry.channels / p.geometry.groups)),
+        lanes(plan.lanes),
         packs(static_cast<int>(plan.units)),
         packs_a_block(static_cast<int>(plan.units_a_part)),
         accesses(plan.accesses),
@@ -43,12 +47,13 @@ struct PlaneSlabSpace {
         gap((p.set == ChannelSet::channel ? x.sample_stride : x.channel_stride) - p.geometry.places) {}
 };
 
-/// This block's part of its set, and this thread's of it.
-template <class T>
+/// This block's part of its set, and this thread's of it. kCut: planes are not whole packs.
+template <class T, bool kCut = false>
 struct PlaneSlabShare {
   static constexpr int kWidth = kPackSize<T>;
-  static constexpr int kStep = kWarp * kPackBytes;  // from a thread's pack to its next
-  static constexpr bool kBeside = false;            // nothing but x and dy is read
+  static constexpr int kRunUnits = kCut ? kWidth : 1;  // of by_run, in a pack
+  static constexpr int kStep = kWarp * kPackBytes;     // from a thread's pack to its next
+  static constexpr bool kBeside = false;               // nothing but x and dy is read
 
   const PlaneSlabSpace& s;
   int set, batch, group;
@@ -78,12 +83,20 @@ struct PlaneSlabShare {
   __device__ __forceinline__ int begin() const { return rank * s.packs_a_block; }
   __device__ __forceinline__ int end() const { return min(begin() + s.packs_a_block, s.packs); }
   __device__ __forceinline__ bool several() const { return s.channels > 1; }
-  /// The plane of the thread's pack k.
-  __device__ __forceinline__ int plane(int k) const { return static_cast<int>(s.by_run.quotient(first + k * kWarp)); }
+  /// The plane in which pack `pack` of the set begins.
+  __device__ __forceinline__ int plane_of(int pack) const {
+    return static_cast<int>(s.by_run.quotient(pack * kRunUnits));
+  }
+  /// That of the thread's pack k.
+  __device__ __forceinline__ int plane(int k) const { return plane_of(first + k * kWarp); }
+  /// Of the elements of pack k, how many lie in that plane; more than all if more follow.
+  __device__ __forceinline__ int elements_before_cut(int k, int plane) const {
+    return (plane + 1) * static_cast<int>(s.by_run.size) - (first + k * kWarp) * kWidth;
+  }
   /// Planes before the block's, and those that it has some of.
-  __device__ __forceinline__ int first_plane() const { return static_cast<int>(s.by_run.quotient(begin())); }
+  __device__ __forceinline__ int first_plane() const { return plane_of(begin()); }
   __device__ __forceinline__ int planes() const {
-    return static_cast<int>(s.by_run.quotient(end() - 1)) + 1 - first_plane();
+    return static_cast<int>(s.by_run.quotient(end() * kRunUnits - 1)) + 1 - first_plane();
   }
   /// Its first element.
   __device__ __forceinline__ int64_t element(int k, int plane) const {
@@ -133,10 +146,23 @@ __device__ __forceinline__ void exchange_entry(const PlaneSlabSpace& s, int rank
 #endif
 }
 
+/// The sum over the blocks of a cluster of what each has, of which all of its threads know.
+template <class A>
+__device__ __forceinline__ NumberPair<A> sum_of_cluster(const PlaneSlabSpace& s, int rank, const NumberPair<A>& own) {
+  exchange_entry(s, rank, own);
+  NumberPair<A> total{A(0), A(0)};
+  for (int block = 0; block < s.blocks; ++block) {
+    const NumberPair<A> of = cluster_entries<NumberPair<A>>()[block];
+    total.first += of.first;
+    total.second += of.second;
+  }
+  return total;
+}
+
 /// Weight and bias of the set's only channel; or of the block's channels to shared memory, to be read by plane behind a
 /// barrier.
-template <class T, class A = Accumulator<T>>
-__device__ __forceinline__ NumberPair<A> keep_parameters(const PlaneSlabShare<T>& share,
+template <class T, bool kCut, class A = Accumulator<T>>
+__device__ __forceinline__ NumberPair<A> keep_parameters(const PlaneSlabShare<T, kCut>& share,
                                                          const PlaneSlabMemory<A>& memory, const ChannelVector& weight,
                                                          const ChannelVector& bias) {
   const auto fetch = [&](int64_t channel) {
@@ -148,6 +174,20 @@ __device__ __forceinline__ NumberPair<A> keep_parameters(const PlaneSlabShare<T>
     memory.parameters[plane] = fetch(share.channel + first + plane);
   }
   return {A(1), A(0)};
+}
+
+/// scale and bias of the elements of a pack that lies in two planes, whose parameters are side by side in shared
+/// memory. before: elements_before_cut().
+template <class A, int kWidth>
+__device__ __forceinline__ void cut_parameters(const NumberPair<A>* own, int before, A rstd, A (&scale)[kWidth],
+                                               A (&bias)[kWidth]) {
+  const NumberPair<A> low = own[0], high = own[before < kWidth ? 1 : 0];
+  const A low_scale = channel_scale(rstd, low.first), high_scale = channel_scale(rstd, high.first);
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    scale[j] = j < before ? low_scale : high_scale;
+    bias[j] = j < before ? low.second : high.second;
+  }
 }
 
 /// The sum over all warps of the block of what each has, to all threads. A barrier.

@@ -107,15 +107,7 @@ __global__ void __launch_bounds__(kMostPlaneSlabThreads, 2)
     total = sum_of_warps(memory, sum);
     total.second *= rstd;
   }
-  if (space.blocks > 1) {
-    exchange_entry(space, share.rank, total);
-    total = {A(0), A(0)};
-    for (int block = 0; block < space.blocks; ++block) {
-      const NumberPair<A> of = cluster_entries<NumberPair<A>>()[block];
-      total.first += of.first;
-      total.second += of.second;
-    }
-  }
+  if (space.blocks > 1) total = sum_of_cluster(space, share.rank, total);
   if (!several && share.rank == 0 && threadIdx.x == 0) {
     weighted ? hand(own_entries, total) : store_gradients<T>(p, share.group, total);
   }

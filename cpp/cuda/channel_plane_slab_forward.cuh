@@ -8,11 +8,10 @@ namespace normact::cuda {
 
 /// A number near the mean of the set, the same in all its blocks: what lies in the middle of four elements. Whole
 /// warps.
-template <class T, class A = Accumulator<T>>
-__device__ __forceinline__ A middle_of_set(const PlaneSlabShare<T>& share, const ChannelView& x) {
+template <class T, bool kCut, class A = Accumulator<T>>
+__device__ __forceinline__ A middle_of_set(const PlaneSlabShare<T, kCut>& share, const ChannelView& x) {
   const int pack = static_cast<int>(threadIdx.x) % 4 * (share.s.packs / 4);
-  const int64_t at =
-      share.base + pack * PlaneSlabShare<T>::kWidth + static_cast<int64_t>(share.s.by_run.quotient(pack)) * share.s.gap;
+  const int64_t at = share.base + pack * kPackSize<T> + share.plane_of(pack) * share.s.gap;
   const A own = finite_or_zero(convert<A>(static_cast<const T*>(x.data)[at]));
   const A other = __shfl_xor_sync(kFullWarp, own, 1);
   const A low = min(own, other), high = max(own, other);
@@ -21,8 +20,8 @@ __device__ __forceinline__ A middle_of_set(const PlaneSlabShare<T>& share, const
 
 /// The moments of the block's part of its set, to all threads, the mean told from `origin`: sums about that; where it
 /// proves to be so far from the mean that digits are lost, once more about the mean.
-template <class T, class A = Accumulator<T>>
-__device__ __forceinline__ Moments<A> plane_slab_moments(const PlaneSlabShare<T>& share,
+template <class T, bool kCut, class A = Accumulator<T>>
+__device__ __forceinline__ Moments<A> plane_slab_moments(const PlaneSlabShare<T, kCut>& share,
                                                          const PlaneSlabMemory<A>& memory, A origin) {
   constexpr int kWidth = kPackSize<T>, kApart = 4;  // a thread's sums: fp32 bears some fifty elements of each
   const A elements = static_cast<A>((share.end() - share.begin()) * kWidth), reciprocal = quick_reciprocal(elements);
@@ -53,13 +52,13 @@ __device__ __forceinline__ Moments<A> plane_slab_moments(const PlaneSlabShare<T>
 /// Work     a cluster a set.
 /// Bytes    each element of x is read once, each of y written once.
 /// Barriers one of the block, two more where it sums once more; two of the cluster, where it has several blocks.
-template <class T, class Act>
+template <class T, class Act, bool kCut>
 __global__ void __launch_bounds__(kMostPlaneSlabThreads, 2)
     plane_slab_forward_kernel(const __grid_constant__ ForwardProblem<Accumulator<T>> p,
                               const __grid_constant__ PlaneSlabSpace space, MomentsEntry<Accumulator<T>>* entries) {
   using A = Accumulator<T>;
   constexpr int kWidth = kPackSize<T>;
-  const PlaneSlabShare<T> share(space);
+  const PlaneSlabShare<T, kCut> share(space);
   const PlaneSlabMemory<A> memory(space);
   begin_cluster(space.blocks);
   start_after_previous();
@@ -89,15 +88,22 @@ __global__ void __launch_bounds__(kMostPlaneSlabThreads, 2)
 #pragma unroll 4
   for (int k = 0; k < share.count; ++k) {
     const int plane = share.plane(k);
-    if (several) {
-      const NumberPair<A> own = memory.parameters[plane - first_plane];
-      scale = channel_scale(rstd, own.first);
-      bias = own.second;
-    }
+    const NumberPair<A>* const own = memory.parameters + plane - first_plane;
     A h[kWidth];
     unpack(load_shared_pack<T>(share.at(0, k)), h);
+    if constexpr (kCut) {
+      A scales[kWidth], biases[kWidth];
+      cut_parameters(own, share.elements_before_cut(k, plane), rstd, scales, biases);
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) h[j] = channel_affine(h[j], m.mean, scale, bias);
+      for (int j = 0; j < kWidth; ++j) h[j] = channel_affine(h[j], m.mean, scales[j], biases[j]);
+    } else {
+      if (several) {
+        scale = channel_scale(rstd, own->first);
+        bias = own->second;
+      }
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) h[j] = channel_affine(h[j], m.mean, scale, bias);
+    }
     apply_activation<T, Act>(h, p);
     store_pack_streaming(static_cast<T*>(p.y.data) + share.element(k, plane), to_pack<T>(h));
   }

@@ -4,6 +4,7 @@
 
 #include "cuda/channel_band_slab_backward.cuh"
 #include "cuda/channel_band_slab_forward.cuh"
+#include "cuda/channel_cut_slab_backward.cuh"
 #include "cuda/channel_plane_slab_backward.cuh"
 #include "cuda/channel_plane_slab_forward.cuh"
 #include "cuda/channel_planes_backward.cuh"
@@ -153,9 +154,12 @@ Status launch_slab_forward(const ChannelForward& p, const ChannelPlan& plan, con
   auto* entries = static_cast<MomentsEntry<A>*>(workspace.entries());
   return with_act<T>(p.activation.kind, [&](auto act) {
     if (plan.access == ChannelAccess::planes) {
-      return launch_kernel<plane_slab_forward_kernel<T, decltype(act)>>("plane slab norm forward kernel launch",
-                                                                        slab_shape(plan), launch, ForwardProblem<A>(p),
-                                                                        PlaneSlabSpace(p, p.x, plan), entries);
+      const auto run = [&](auto cut) {
+        return launch_kernel<plane_slab_forward_kernel<T, decltype(act), decltype(cut)::value>>(
+            "plane slab norm forward kernel launch", slab_shape(plan), launch, ForwardProblem<A>(p),
+            PlaneSlabSpace(p, p.x, plan), entries);
+      };
+      return plan.whole ? run(std::false_type{}) : run(std::true_type{});
     }
     if (plan.bands) {
       return launch_kernel<band_slab_forward_kernel<T, decltype(act)>>("band slab norm forward kernel launch",
@@ -177,6 +181,10 @@ Status launch_slab_backward(const BackwardProblem<Accumulator<T>>& p, const Chan
   auto* entries = static_cast<NumberPair<Accumulator<T>>*>(workspace.entries());
   return with_act<T>(p.activation.kind, [&](auto act) -> Status {
     using Act = decltype(act);
+    if (plan.access == ChannelAccess::planes && !plan.whole) {
+      return launch_kernel<cut_slab_backward_kernel<T, Act>>("cut slab norm backward kernel launch", slab_shape(plan),
+                                                             launch, p, PlaneSlabSpace(p, p.x, plan), entries);
+    }
     const auto run = [&](auto keeps) {
       if (plan.access == ChannelAccess::planes) {
         return launch_kernel<plane_slab_backward_kernel<T, Act, decltype(keeps)::value>>(

@@ -113,9 +113,12 @@ inline void check_launches(const ChannelRequest& r, const ChannelPlan& plan) {
 /// Every pack of a set is in one block, none of which is without, and its sums have room.
 inline void check_plane_slabs(const ChannelRequest& r, const ChannelPlan& plan) {
   const normact::ChannelGeometry& g = r.geometry;
-  const bool channel = r.set == ChannelSet::channel, several = g.channels > g.groups;
-  const int64_t run = g.places * size_of(r.dtype) / 16;
-  CHECK_EQ(plan.units, run * (channel ? g.samples : g.channels / g.groups));
+  const bool channel = r.set == ChannelSet::channel, several = g.channels > g.groups, cut = !plan.whole;
+  const int64_t width = 16 / size_of(r.dtype), bundle = cut ? width / std::gcd(width, g.places) : 1;
+  const int64_t run = bundle * g.places / width;
+  CHECK_EQ(plan.units, run * (channel ? g.samples : g.channels / g.groups / bundle));
+  CHECK(!cut || (r.set_packs && several && g.places >= width));  // a pack lies in two planes at most
+  CHECK(!cut || (plan.lanes >= 1 && plan.lanes <= 32 && (plan.lanes & (plan.lanes - 1)) == 0));
   CHECK_EQ(plan.slabs, plan.batches * plan.groups);
   CHECK_EQ(plan.blocks, plan.slabs * plan.cluster);
   CHECK(plan.threads >= 32 && plan.threads <= normact::kMostPlaneSlabThreads);
@@ -123,11 +126,11 @@ inline void check_plane_slabs(const ChannelRequest& r, const ChannelPlan& plan) 
   CHECK(plan.units_a_part * plan.cluster >= plan.units && plan.units_a_part * (plan.cluster - 1) < plan.units);
   CHECK(plan.accesses * plan.threads >= plan.units_a_part && plan.accesses <= normact::kMostSlabAccesses);
   CHECK(plan.cluster == 1 || plan.units_a_part % (several ? run : 32) == 0);
-  CHECK(!several || r.kept == 1 || run % 32 == 0);  // a warp's packs are of one channel
+  CHECK(!several || r.kept == 1 || cut || run % 32 == 0);  // a warp's packs are of one channel
   CHECK_EQ(plan.kept_bytes, (r.kept + (plan.keeps_slopes ? 1 : 0)) * plan.accesses * plan.threads * 16);
-  const int64_t planes = several ? plan.units_a_part / run : 0, pair = 2 * accumulator_bytes(r.dtype);
+  const int64_t planes = several ? plan.units_a_part / run * bundle : 0, pair = 2 * accumulator_bytes(r.dtype);
   CHECK(plan.parameter_bytes >= planes * pair);
-  CHECK(plan.scratch_bytes >= (plan.threads / 32 + (r.kept > 1 ? planes : 0)) * pair);
+  CHECK(plan.scratch_bytes >= (plan.threads / 32 + (r.kept > 1 && !cut ? planes : 0)) * pair);
   CHECK(!plan.keeps_slopes || r.slopes);
   CHECK(plan.kept_bytes + plan.parameter_bytes + plan.scratch_bytes <= kHopper.shared_memory_block);
   CHECK(!r.beside && !plan.waits_together() && plan.counter_bytes == 0 && plan.parts == 1);

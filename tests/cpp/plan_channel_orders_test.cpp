@@ -159,7 +159,7 @@ TEST(slabs_of_planes_are_tested_on_a_gpu) {
       {40, 70, 4096, 70, true, true, true, true, true},     {33, 20, 256, 0, true, true, true, true, true},
       {17, 130, 960, 0, true, true, true, true, true},      {32, 16, 3136, 0, true, true, true, true, true},
       {9, 3, 10400, 0, true, true, true, true, true},       {64, 600, 256, 0, true, true, true, true, false},
-      {5, 48, 64, 2, true, false, false, true, false},      {40, 96, 576, 8, true, false, false, true, false},
+      {5, 48, 64, 2, true, false, false, true, false},      {40, 96, 576, 8, true, false, false, true, true},
       {60, 320, 256, 16, true, true, true, true, true},     {30, 90, 2048, 9, true, true, true, false, false},
       {1, 120, 36864, 8, true, false, false, false, false}, {2, 200, 12288, 10, true, false, false, false, false},
       {2, 512, 4096, 32, true, true, true, true, false},    {2, 256, 4096, 32, true, false, true, true, true},
