@@ -62,6 +62,7 @@ struct RowPlan {
   int rows_per_block;   // rows that a block works on at the same time; of a tile or an image; elements: a warp
   int lanes_a_sum;      // of a tile, backward: neighbouring lanes that share the sums of parameter gradients
   int cluster;          // blocks that share a row
+  int64_t slices;       // stream: of a row, each of which a block walks over
   int packs_per_block;  // of a row, or an image, within a cluster
   int stages;           // rows in flight a thread group (where rows come in ahead), or halves (kRowsByHalves)
   bool dense;           // runs: as in the request, but not of a cluster's slices
@@ -75,6 +76,17 @@ struct RowPlan {
 
 /// Columns of a block where single elements are streamed and the backward goes over rows.
 inline int64_t apply_slab(const RowPlan& plan) { return int64_t{kElementThreads} * kApplyColumns / plan.apply_rows; }
+
+/// Bytes of the moments that slices leave, forward.
+inline size_t slice_moments_bytes(int64_t rows, int64_t slices) {
+  return static_cast<size_t>(rows * slices) * 3 * sizeof(double);
+}
+
+/// Pairs of numbers that a backward of variant stream has in its workspace: of each row, and of slices where a row has
+/// several.
+inline int64_t stream_pairs(const RowPlan& plan, int64_t rows) {
+  return rows * (plan.slices > 1 ? 1 + plan.slices : 1);
+}
 
 /// What the planner looks at besides the geometry.
 struct RowRequest {
@@ -102,6 +114,10 @@ bool may_be_pieces(const RowProblem& problem);
 
 Status plan_row_forward(const RowRequest& request, const DeviceInfo& device, RowPlan* plan);
 Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, RowPlan* plan);
+
+/// The most that a forward may need, however its tensors lie: known without a plan, which would cost the call a third
+/// of its host time.
+size_t most_forward_workspace(const RowProblem& problem);
 
 /// The planner's view of a problem. Without pointers (workspace queries), alignment is what the caller says.
 RowRequest request_of(const RowForward& problem, normact_row_variant variant, int sm_margin);

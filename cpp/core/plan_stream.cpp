@@ -7,10 +7,9 @@
 namespace normact {
 namespace {
 
-/// Of rows that go to clusters. These make a few shorter ones faster and many slower, and how a row is summed must not
-/// depend on how many there are (H100, bf16 layer norm of 43572 columns, without and with clusters of 8: one row 25 and
-/// 9 us, 64 rows 26 and 28, 353 rows 70 and 130, 2000 rows 325 and 712).
-constexpr int64_t kStreamClusterCols = 1 << 17;
+/// Columns of a block that walks over a slice of a row, and of rows that are cut. Forward, one block may read its row
+/// again from the cache, which shorter rows gain by. How a row is summed must not depend on how many there are.
+constexpr int64_t kSliceCols = 1 << 14, kLeastForwardCols = 1 << 17, kLeastBackwardCols = 1 << 16;
 
 /// Units of a row, as kernels of `stream` go through it.
 int64_t stream_units(const RowRequest& r) {
@@ -55,6 +54,7 @@ bool plan_elements(const RowRequest& r, const DeviceInfo& device, Direction dire
   const int64_t wanted = std::min(in_line, power_of_two_within(rows * cluster / device.multiprocessors));
   plan->elements = true;
   plan->cluster = static_cast<int>(cluster);
+  plan->slices = 1;
   plan->threads = kElementThreads;
   plan->threads_per_row = static_cast<int>(kWarps * strands);
   plan->rows_per_block = static_cast<int>(std::clamp<int64_t>(wanted, kWarp / strands, kWarp));
@@ -69,6 +69,11 @@ bool plan_elements(const RowRequest& r, const DeviceInfo& device, Direction dire
 
 }  // namespace
 
+size_t most_forward_workspace(const RowProblem& problem) {
+  const RowGeometry& g = problem.geometry;
+  return g.cols < kLeastForwardCols ? 0 : slice_moments_bytes(g.rows, g.cols / kSliceCols);
+}
+
 bool plan_stream(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan) {
   if (plan_elements(r, device, direction, plan)) return true;
   // Single elements 2^31 apart take many registers: small blocks, of which a multiprocessor has several.
@@ -76,14 +81,14 @@ bool plan_stream(const RowRequest& r, const DeviceInfo& device, Direction direct
   const int64_t wanted = round_up(ceil_div(stream_units(r), 4), kWarp);
   plan->threads = static_cast<int>(std::clamp<int64_t>(wanted, kWarp, far ? 128 : 512));
   plan->threads_per_row = plan->threads;
-  if (direction == Direction::forward) {
-    plan->cluster = device.compute_capability >= 90 && r.geometry.cols >= kStreamClusterCols ? 8 : 1;
-    plan->blocks = r.geometry.rows * plan->cluster;
-    return true;
-  }
-  plan->blocks = r.geometry.rows;
+  const int64_t least = direction == Direction::forward ? kLeastForwardCols : kLeastBackwardCols;
+  plan->cluster = 1;
+  plan->slices = r.geometry.cols < least ? 1 : r.geometry.cols / kSliceCols;
+  if (plan->slices > kMaxBlocks / std::max<int64_t>(1, r.geometry.rows)) return false;
+  plan->blocks = r.geometry.rows * plan->slices;
+  if (direction == Direction::forward) return true;
   const int64_t slabs = ceil_div(stream_units(r), 256);
-  plan->parts = parts_of(r, device, slabs, 16);
+  plan->parts = slabs >= 2 * device.multiprocessors ? 1 : parts_of(r, device, slabs, 16);
   return slabs <= kMaxBlocks;
 }
 

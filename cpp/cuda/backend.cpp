@@ -59,9 +59,13 @@ Status launch_copies(const GatheredInputs& inputs, const Launch& launch) {
   return {};
 }
 
-Status plan_and_launch(const RowForward& problem, const DeviceInfo& device, const Launch& launch) {
-  RowPlan plan;
+/// inputs: what is to be copied before, to y.
+Status plan_and_launch(const RowForward& problem, const GatheredInputs& inputs, const DeviceInfo& device,
+                       const Launch& launch) {
+  RowPlan plan{};
   NORMACT_TRY(plan_row_forward(request_of(problem, launch.variant, launch.sm_margin), device, &plan));
+  NORMACT_TRY(check_workspace(launch.workspace, plan.workspace_bytes));
+  NORMACT_TRY(launch_copies(inputs, launch));
   if (is_mixed(problem)) {
     return problem.io_dtype == DType::f16 ? launch_row_forward_mixed_f16(problem, plan, launch)
                                           : launch_row_forward_mixed_bf16(problem, plan, launch);
@@ -140,8 +144,8 @@ bool may_gather(const RowProblem& problem, const Launch& launch) {
 
 }  // namespace
 
-Status row_norm_forward_workspace(const RowForward&, const Launch&, size_t* bytes) {
-  *bytes = 0;  // no forward needs any; asking the planner would cost the call a third of its host time
+Status row_norm_forward_workspace(const RowForward& problem, const Launch&, size_t* bytes) {
+  *bytes = most_forward_workspace(problem);
   return {};
 }
 
@@ -161,10 +165,10 @@ Status row_norm_forward(const RowForward& given, const Launch& launch) {
   NORMACT_TRY(guard.enter(launch.device));
   const DeviceInfo* device = nullptr;
   NORMACT_TRY(device_info(launch.device, &device));
-  if (!may_gather(given, launch)) return plan_and_launch(given, *device, launch);
+  if (!may_gather(given, launch)) return plan_and_launch(given, {}, *device, launch);
   RowForward problem = given;
-  NORMACT_TRY(launch_copies(gather_rows(&problem, *device), launch));
-  return plan_and_launch(problem, *device, launch);
+  const GatheredInputs inputs = gather_rows(&problem, *device);
+  return plan_and_launch(problem, inputs, *device, launch);
 }
 
 Status row_norm_backward(const RowBackward& given, const Launch& launch) {

@@ -37,14 +37,15 @@ Status launch_parameter_sum(const RowBackward& p, void* partials, int64_t partia
   return partial_rows <= kFewSumRows ? run(Constant<kFewSumThreads>{}) : run(Constant<kSumThreads>{});
 }
 
-/// The two kernels of stream; `partials` takes the partial sums.
+/// The kernels of stream; `means` has room for stream_pairs(), `partials` takes the partial sums.
 template <class T, class X, NormKind kKind, bool kActivated>
 Status launch_row_stream_kernels(const RowBackward& p, const RowPlan& plan, GradientMeans<Accumulator<T>>* means,
                                  void* partials, const Launch& launch) {
-  using Means = GradientMeans<Accumulator<T>>;
+  using A = Accumulator<T>;
+  using Means = GradientMeans<A>;
   const char* name = "row norm backward kernel launch";
   const KernelProblem<RowBackward, T, kActivated> problem(p);
-  const Scalars<Accumulator<T>> scalars(p);
+  const Scalars<A> scalars(p);
   const ColumnPlaces columns(p.geometry, plan.access == RowAccess::packed_pieces ? kPackSize<T> : 1, plan.near);
   LaunchShape shape =
       LaunchShape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)), 0, plan.cluster}
@@ -63,8 +64,15 @@ Status launch_row_stream_kernels(const RowBackward& p, const RowPlan& plan, Grad
   }
   return with_stream_unit(
       plan.access, p.geometry, {&p.dy, &p.x, &p.weight, &p.bias, &p.dresidual, &p.dx, &p.daddend}, [&](auto unit) {
+        const auto slices = static_cast<unsigned>(plan.slices);
+        Means* const of_slices = slices > 1 ? means + p.geometry.rows : means;
         NORMACT_TRY((launch_kernel<row_stream_backward_sums_kernel<T, X, kKind, kActivated, unit()>>(
-            name, shape, launch, problem, scalars, columns, means)));
+            name, shape, launch, problem, scalars, columns, slices, of_slices)));
+        if (slices > 1) {
+          const auto one_each = LaunchShape{dim3(static_cast<unsigned>(p.geometry.rows)), dim3(kWarp)}.chained();
+          NORMACT_TRY(launch_kernel<row_stream_means_kernel<A>>("gradient mean kernel launch", one_each, launch,
+                                                                static_cast<const Means*>(of_slices), slices, means));
+        }
         const int64_t units = p.geometry.cols / StreamAccess<T, X, unit()>::kSize;
         unsigned lanes = kApplyThreads;  // of short rows a block has several at a time
         while (kUnitsApart<unit()> && lanes / 2 >= units) lanes /= 2;
@@ -78,10 +86,12 @@ Status launch_row_stream_kernels(const RowBackward& p, const RowPlan& plan, Grad
 template <class T, class X, NormKind kKind, bool kActivated>
 Status launch_row_stream_backward(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   using Means = GradientMeans<Accumulator<T>>;
-  const int64_t means_bytes = (p.geometry.rows * static_cast<int64_t>(sizeof(Means)) + 255) / 256 * 256;
+  const int64_t pairs = stream_pairs(plan, p.geometry.rows);
+  const int64_t means_bytes = (pairs * static_cast<int64_t>(sizeof(Means)) + 255) / 256 * 256;
   void* partials = static_cast<char*>(launch.workspace.data) + means_bytes;
   NORMACT_TRY((launch_row_stream_kernels<T, X, kKind, kActivated>(p, plan, static_cast<Means*>(launch.workspace.data),
                                                                   partials, launch)));
+  if (plan.parts == 1 && !plan.elements) return {};
   return launch_parameter_sum<T, X>(p, partials, plan.parts, launch);
 }
 

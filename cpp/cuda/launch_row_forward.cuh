@@ -207,15 +207,16 @@ Status launch_row_stream(const RowForward& p, const RowPlan& plan, const LaunchS
   }
   return with_stream_unit(
       plan.access, p.geometry, {&p.x, &p.residual, &p.weight, &p.bias, &p.y, &p.residual_out}, [&](auto unit) {
-        const auto run = [&](auto shared) {
-          return launch_kernel<row_stream_forward_kernel<T, X, kKind, kActivated, shared(), unit()>>(
-              name, shape, launch, problem, scalars, columns);
-        };
-        // Kernels with few registers are faster if they need not ask whether a row has several blocks.
-        if constexpr (unit() == StreamUnit::dense) {
-          if (shape.cluster == 1) return run(std::false_type{});
+        if (plan.slices == 1) {
+          return launch_kernel<row_stream_forward_kernel<T, X, kKind, kActivated, unit()>>(name, shape, launch, problem,
+                                                                                           scalars, columns);
         }
-        return run(std::true_type{});
+        const auto slices = static_cast<unsigned>(plan.slices);
+        auto* const moments = static_cast<Moments<double>*>(launch.workspace.data);
+        NORMACT_TRY((launch_kernel<row_slice_moments_kernel<T, X, kKind, unit()>>(
+            name, shape, launch, KernelProblem<RowForward, T, false>(p), columns, slices, moments)));
+        return launch_kernel<row_slice_results_kernel<T, X, kActivated, unit()>>(
+            name, shape, launch, problem, scalars, columns, slices, static_cast<const Moments<double>*>(moments));
       });
 }
 

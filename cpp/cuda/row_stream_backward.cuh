@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row norm backward for rows that no other variant takes: see row_stream_forward.cuh. Variant stream, in two
-// kernels and parameter_sum.cuh.
+// Row norm backward for rows that no other variant takes: see row_stream_forward.cuh. Variant stream, in two kernels
+// (three of long rows) and parameter_sum.cuh.
 //
-// Work     sums: a block owns a row and leaves its two gradient means in the workspace. apply: a block owns
-//          some units of columns (a unit is a pack of 16 bytes or one element: StreamUnit) and a range of rows,
-//          several at a time where they are short.
-// Bytes    x and dy are read twice, dresidual once, dx is written once; one row of partial parameter sums a row range.
+// Work     sums: a block owns a row, or a slice of a long one, and leaves its share of the two gradient means in the
+//          workspace; a warp adds up those of a row. apply: a block owns some units of columns (a unit is a pack of 16
+//          bytes or one element: StreamUnit) and a range of rows, several at a time where they are short.
+// Bytes    x and dy are read twice, dresidual once, dx is written once; one row of partial parameter sums a row range,
+//          or the gradients of parameters themselves where a block has all rows.
 // Plan     packs: aligned as for the register variants. Otherwise anything.
 #pragma once
 
@@ -28,7 +29,7 @@ constexpr int kApplyBlocks = sizeof(T) == 8                              ? 1
                              : kUnit == StreamUnit::dense && !kActivated ? 4
                                                                          : 2;
 
-/// c1 = rstd * E[g] and c2 = rstd * E[g * xhat] of one row.
+/// c1 = rstd * E[g] and c2 = rstd * E[g * xhat] of one row; or what a slice adds to them.
 template <class A>
 struct GradientMeans {
   A c1;
@@ -40,7 +41,7 @@ template <class T, class X, NormKind kKind, bool kActivated, StreamUnit kUnit>
 __global__ void __launch_bounds__(kMaxRowThreads)
     row_stream_backward_sums_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
                                     const Scalars<Accumulator<T>> scalars, const __grid_constant__ ColumnPlaces columns,
-                                    GradientMeans<Accumulator<T>>* __restrict__ means) {
+                                    unsigned slices, GradientMeans<Accumulator<T>>* __restrict__ means) {
   using A = Accumulator<T>;
   using Io = StreamAccess<T, X, kUnit>;
   constexpr int kSize = Io::kSize, kUnroll = kSumsUnroll<kSize>;
@@ -48,7 +49,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   __shared__ GroupScratch<A, 2> scratch;
   const GroupSum<A, 2> block_sum(scratch, 0, threadIdx.x / kWarp, blockDim.x / kWarp, 0);
   start_after_previous();
-  const int64_t row = blockIdx.x;
+  const int64_t row = slices > 1 ? blockIdx.x / slices : blockIdx.x;
   const Operand* const operands[] = {&p.x, &p.dy, &p.mean, &p.rstd};
   int64_t at[4];
   row_offsets(row, g, operands, at);
@@ -59,8 +60,9 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   const A rstd = static_cast<const A*>(p.rstd.data)[at[3]];
   A sum[2] = {A(0), A(0)};
   const int apart = blockDim.x;  // units of a thread
-  const int64_t end = g.cols / kSize;
-  for (int64_t base = threadIdx.x; base < end; base += static_cast<int64_t>(apart) * kUnroll) {
+  const int64_t share = slices > 1 ? (g.cols / kSize + slices - 1) / slices : g.cols / kSize;
+  const int64_t begin = (blockIdx.x - row * slices) * share, end = min(begin + share, g.cols / kSize);
+  for (int64_t base = begin + threadIdx.x; base < end; base += static_cast<int64_t>(apart) * kUnroll) {
     const int units = units_within<kUnroll>(end - base, apart);
     const typename Io::template Places<kUnroll, 4> places(columns, g, base, apart, units, p.x, p.dy, p.weight, p.bias);
     A x_value[kUnroll][kSize], gradient[kUnroll][kSize], w[kUnroll][kSize];
@@ -94,7 +96,23 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     }
   }
   block_sum.run(sum, 0);
-  if (threadIdx.x == 0) means[row] = {rstd * sum[0] / scalars.cols, rstd * sum[1] / scalars.cols};
+  if (threadIdx.x == 0) means[blockIdx.x] = {rstd * sum[0] / scalars.cols, rstd * sum[1] / scalars.cols};
+}
+
+/// Adds up the slices of each row, a warp each row.
+template <class A>
+__global__ void __launch_bounds__(kWarp)
+    row_stream_means_kernel(const GradientMeans<A>* __restrict__ of_slices, unsigned slices,
+                            GradientMeans<A>* __restrict__ means) {
+  start_after_previous();
+  const GradientMeans<A>* const of_row = of_slices + static_cast<int64_t>(blockIdx.x) * slices;
+  GradientMeans<A> sum{A(0), A(0)};
+  for (unsigned slice = threadIdx.x; slice < slices; slice += kWarp) {
+    sum.c1 += of_row[slice].c1;
+    sum.c2 += of_row[slice].c2;
+  }
+  sum = {warp_sum(sum.c1), warp_sum(sum.c2)};
+  if (threadIdx.x == 0) means[blockIdx.x] = sum;
 }
 
 /// Groups of threads with a row each, of a block that applies: several where rows are short. Of units side by side, few
@@ -141,6 +159,28 @@ __device__ __forceinline__ void sum_over_row_groups(const PlacesOfSums& places, 
       dweight[j] += of_group[j * places.apart];
       dbias[j] += of_group[(kSize + j) * places.apart];
     }
+  }
+}
+
+/// Gradients of the parameters of columns from `first` on, by way of the thread's places: unrolled, the addresses would
+/// take the registers of the rest.
+template <class X, class Problem, class A, int kSize>
+__device__ __forceinline__ void store_sums(const Problem& p, int64_t first, const PlacesOfSums& places,
+                                           const A (&dweight)[kSize], const A (&dbias)[kSize]) {
+  const RowGeometry& g = p.geometry;
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) {
+    places.own[j * places.apart] = dweight[j];
+    places.own[(kSize + j) * places.apart] = dbias[j];
+  }
+#pragma unroll 1
+  for (int j = 0; j < 2 * kSize; ++j) {
+    const Operand& to = j < kSize ? p.dweight : p.dbias;
+    if (to.data == nullptr) continue;
+    const int64_t column = first + j % kSize;
+    const int64_t at =
+        g.col_ndim == 1 ? column * to.col_stride[0] : strided_offset(column, g.col_ndim, g.col_shape, to.col_stride);
+    store_parameter<X>(to, at, static_cast<A>(places.own[j * places.apart]));
   }
 }
 
@@ -242,6 +282,7 @@ __global__ void __launch_bounds__(kApplyThreads, (kApplyBlocks<T, kActivated, kU
   places.give(dweight, dbias);
   sum_over_row_groups(places, groups, dweight, dbias);
   if (!there || threadIdx.y > 0) return;
+  if (partials.single) return store_sums<X>(p, unit * kSize, places, dweight, dbias);
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
     if (partials.dweight != nullptr) partials.dweight[unit * kSize + j] = dweight[j];

@@ -130,3 +130,40 @@ TEST(rows_are_beside_each_other_where_they_are_nearer_than_columns_in_every_tens
   lines.adjacent = true;
   CHECK(is_beside(lines));
 }
+
+TEST(long_rows_are_cut_into_slices_that_do_not_depend_on_their_number) {
+  const auto streamed = [](int64_t rows, int64_t cols, DType dtype) {
+    RowRequest r = request(rows, cols, dtype);
+    r.variant = NORMACT_ROW_STREAM;
+    return r;
+  };
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    CHECK_EQ(backward(streamed(2, 65528, dtype)).slices, 1);
+    CHECK_EQ(backward(streamed(2, 65536, dtype)).slices, 4);
+    CHECK(forward(streamed(2, 131064, dtype)).slices == 1 && forward(streamed(2, 131064, dtype)).workspace_bytes == 0);
+    CHECK_EQ(forward(streamed(2, 131072, dtype)).slices, 8);
+    for (const int64_t rows : {1, 2, 300, 1 << 20}) {
+      const RowRequest r = streamed(rows, int64_t{1} << 21, dtype);
+      RowForward problem{};
+      problem.geometry = r.geometry;
+      for (const RowPlan& plan : {forward(r), backward(r)}) CHECK(plan.slices == 128 && plan.blocks == 128 * rows);
+      CHECK_EQ(forward(r).workspace_bytes, static_cast<size_t>(rows * 128 * 24));
+      CHECK_EQ(most_forward_workspace(problem), forward(r).workspace_bytes);
+      CHECK(backward(r).workspace_bytes >= static_cast<size_t>(rows * 129 * 2 * accumulator_bytes(dtype)));
+    }
+  }
+  CHECK(forward(beside(3, 1 << 21)).slices == 1 && backward(beside(3, 1 << 21)).slices == 1);  // these have clusters
+  RowForward few{};
+  few.geometry.rows = 1 << 20;
+  few.geometry.cols = 131071;
+  CHECK_EQ(most_forward_workspace(few), size_t{0});
+}
+
+TEST(blocks_that_have_all_rows_of_their_columns_leave_no_partial_sums) {
+  RowRequest r = request(64, int64_t{1} << 20, DType::bf16);
+  r.variant = NORMACT_ROW_STREAM;
+  CHECK(backward(r).parts == 1 && backward(r).workspace_bytes < (1 << 20));
+  r.geometry.rows = r.geometry.row_shape[0] = 100000;
+  r.geometry.cols = r.geometry.col_shape[0] = 4096;
+  CHECK(backward(r).parts > 1);
+}

@@ -47,7 +47,7 @@ TEST(plans_of_an_h200) {
       {131072, DType::f32, kPacks, NORMACT_ROW_CLUSTER, 512, 4, 16, NORMACT_ROW_CLUSTER, 512, 4, 16},
       {131076, DType::f32, kPacks, NORMACT_ROW_CLUSTER, 288, 8, 16, NORMACT_ROW_CLUSTER, 288, 8, 16},
       {262144, DType::f32, kPacks, NORMACT_ROW_CLUSTER, 512, 8, 16, NORMACT_ROW_CLUSTER, 512, 8, 16},
-      {262148, DType::f32, kPacks, NORMACT_ROW_STREAM, 512, 0, 8, NORMACT_ROW_STREAM, 512, 0, 0},
+      {262148, DType::f32, kPacks, NORMACT_ROW_STREAM, 512, 0, 1, NORMACT_ROW_STREAM, 512, 0, 0},
       {131072, DType::f64, kPacks, NORMACT_ROW_CLUSTER, 512, 8, 16, NORMACT_ROW_STREAM, 512, 0, 0},
       {33, DType::bf16, kRuns, NORMACT_ROW_WARP, 2, 3, 1, NORMACT_ROW_WARP, 2, 3, 1},
       {257, DType::f32, kRuns, NORMACT_ROW_WARP, 16, 2, 1, NORMACT_ROW_WARP, 16, 2, 1},
@@ -59,7 +59,7 @@ TEST(plans_of_an_h200) {
       {12289, DType::f64, kRuns, NORMACT_ROW_STREAM, 512, 0, 1, NORMACT_ROW_STREAM, 512, 0, 0},
       {8191, DType::f32, kRuns, NORMACT_ROW_BLOCK, 480, 2, 1, NORMACT_ROW_BLOCK, 480, 2, 1},
       {4096, DType::f32, kStrided, NORMACT_ROW_STREAM, 128, 0, 1, NORMACT_ROW_STREAM, 128, 0, 1},
-      {4194304, DType::f32, kPacks, NORMACT_ROW_STREAM, 512, 0, 8, NORMACT_ROW_STREAM, 512, 0, 0},
+      {4194304, DType::f32, kPacks, NORMACT_ROW_STREAM, 512, 0, 1, NORMACT_ROW_STREAM, 512, 0, 0},
   };
   for (const Golden& g : table) {
     const RowRequest r = request(8192, g.cols, g.dtype, g.access);
