@@ -21,8 +21,9 @@ import normact
 import normact.torch
 from bench import ours, records
 from bench.baselines import RIVALS
-from bench.cases import DIRECTIONS, PLAIN, Case
+from bench.cases import DIRECTIONS, Case
 from bench.contest import admit, reason
+from bench.groups import PLAIN
 from bench.operands import Operands, make_operands
 from bench.progress import Budget, finish, say
 from bench.timing import cpu_samples

@@ -14,7 +14,7 @@ if __package__ in (None, ""):  # python bench/run.py
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench import records
-from bench.cases import GROUPS, cases_of
+from bench.groups import GROUPS, cases_of
 from bench.progress import Budget, say
 
 DEFAULTS = {

@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.cases import ACTIVATED, DIRECTIONS, LARGE, MIB, PLAIN, SMALL_SETS, Case
+from bench.cases import DIRECTIONS, LARGE, MIB, Case
+from bench.groups import ACTIVATED, PLAIN, SMALL_SETS
 from bench.operations import AWAY, LAYOUTS
 
 ACTIVATIONS = ("pointwise", "bias", "gated")  # the families

@@ -10,8 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bench import cases, compare, plots, records, report, targets
-from bench.cases import Case
+from bench import compare, groups, plots, records, report, targets
+from bench.cases import OPS, Case
 from bench.copies import CopyCurve
 from bench.timing import Sample, cpu_samples, rotation
 
@@ -61,7 +61,7 @@ def test_compulsory_bytes(name, expected):
 
 
 def test_roofline_group_is_the_grid_of_the_targets():
-    found = cases.cases_of(["roofline"])
+    found = groups.cases_of(["roofline"])
     assert all(case.tensor_bytes >= 64 * MIB for case in found)
     assert all(case.tensor_bytes < 256 * MIB for case in found), "rows are the fewest that reach the size"
     columns = {case.cols for case in found if case.band == "wide"}
@@ -69,41 +69,43 @@ def test_roofline_group_is_the_grid_of_the_targets():
     assert {case.cols for case in found if case.band == "huge"} == {32768, 65536, 131072, 262144}
     assert {case.cols for case in found if case.band == "narrow"} == {64, 128, 256}
     assert {case.cols for case in found if case.band == "odd"} == {33, 65, 127, 129, 255, 1001, 4097, 8191}
-    assert {case.cols for case in cases.cases_of(["wide_odd"]) if case.band == "odd"} == set(cases.WIDE_ODD)
+    assert {case.cols for case in groups.cases_of(["wide_odd"]) if case.band == "odd"} == set(groups.WIDE_ODD)
     for case in found:  # both directions of both norms in both types
         for op in ("layer_norm", "rms_norm"):
             assert any(c.op == op and c.direction != case.direction and c.cols == case.cols for c in found)
 
 
 def test_activation_groups_are_those_of_the_targets():
-    found = cases.cases_of(["activations"])
-    assert {case.op for case in found} == set(cases.KINDS)
+    found = groups.cases_of(["activations"])
+    assert {case.op for case in found} == set(groups.KINDS)
     for dtype in ("bf16", "fp32"):
         for direction in ("forward", "backward"):
             sizes = [c.tensor_bytes for c in found if c.op == "mish" and (c.dtype, c.direction) == (dtype, direction)]
             assert sorted(sizes) == [64 * MIB, 256 * MIB]
-    gates = cases.cases_of(["gated"])
+    gates = groups.cases_of(["gated"])
     assert {case.cols for case in gates} == {5504, 11008, 14336, 28672}
     assert all(case.tensor_bytes >= 64 * MIB and case.input_shape[-1] == 2 * case.cols for case in gates)
-    images = [case for case in cases.cases_of(["bias"]) if len(case.shape) == 4]
+    images = [case for case in groups.cases_of(["bias"]) if len(case.shape) == 4]
     assert {case.op for case in images} == {"bias_relu"} and {case.axis for case in images} == {1}
-    cpu = cases.cases_of(["cpu_activations"])
-    assert {case.op for case in cpu} == set(cases.KINDS) | set(cases.FROM_OUTPUT) | set(cases.BIASED) | set(cases.GATES)
-    assert len(cases.cases_of(["activations", "bias", "gated"])) <= 220, "a minute on a fast GPU"
+    cpu = groups.cases_of(["cpu_activations"])
+    assert {case.op for case in cpu} == set(groups.KINDS) | set(groups.FROM_OUTPUT) | set(groups.BIASED) | set(
+        groups.GATES
+    )
+    assert len(groups.cases_of(["activations", "bias", "gated"])) <= 220, "a minute on a fast GPU"
 
 
 def test_every_operation_is_in_a_group_and_every_kind_is_an_operation():
     normact = pytest.importorskip("normact")
-    assert tuple(normact._core.ACTIVATIONS) == cases.KINDS
-    assert {case.op for name in cases.GROUPS for case in cases.cases_of([name])} == set(cases.OPS)
+    assert tuple(normact._core.ACTIVATIONS) == groups.KINDS
+    assert {case.op for name in groups.GROUPS for case in groups.cases_of([name])} == set(OPS)
 
 
 def test_groups_hold_distinct_cases_and_unions_hold_each_once():
-    for name in cases.GROUPS:
-        found = cases.cases_of([name])
+    for name in groups.GROUPS:
+        found = groups.cases_of([name])
         assert len(found) == len(set(found)) > 0
-    both = cases.cases_of(["smoke", "peers", "smoke"])
-    assert len(both) == len(set(both)) == len(set(cases.cases_of(["smoke"])) | set(cases.cases_of(["peers"])))
+    both = groups.cases_of(["smoke", "peers", "smoke"])
+    assert len(both) == len(set(both)) == len(set(groups.cases_of(["smoke"])) | set(groups.cases_of(["peers"])))
 
 
 # ---- timing and the copy curve --------------------------------------------------------------------------------------
@@ -168,10 +170,10 @@ def write_record(folder: Path, entries: list[dict], **run) -> Path:
 
 
 def test_records_round_trip(tmp_path):
-    path = write_record(tmp_path, [gpu_record(case, 0.96, 0.5) for case in cases.cases_of(["smoke"])])
+    path = write_record(tmp_path, [gpu_record(case, 0.96, 0.5) for case in groups.cases_of(["smoke"])])
     assert path == tmp_path / "test-gpu-1" / "2026-01-01-0123456789.jsonl"
     lines = records.read([path])
-    assert [line["record"] for line in lines] == ["copy"] + ["gpu"] * len(cases.cases_of(["smoke"]))
+    assert [line["record"] for line in lines] == ["copy"] + ["gpu"] * len(groups.cases_of(["smoke"]))
     assert all(line["run"]["device"] == "Test GPU 1" for line in lines)
     orphan = tmp_path / "orphan.jsonl"
     orphan.write_text(json.dumps({"record": "gpu"}) + "\n")
@@ -180,7 +182,7 @@ def test_records_round_trip(tmp_path):
 
 
 def test_targets_are_judged():
-    grid, activated = cases.cases_of(["roofline", "images"]), cases.cases_of(["activated"])
+    grid, activated = groups.cases_of(["roofline", "images"]), groups.cases_of(["activated"])
     good = targets.judge([gpu_record(case, 0.96, 0.5) for case in grid + activated], "gpu")
     assert {v.mark for v in good} == {"pass"}
     assert sum(v.cells for v in good if v.target.metric is targets.roofline) == len(grid)
@@ -199,12 +201,12 @@ def test_targets_are_judged():
     failed = [v for v in slow if v.mark == "FAIL"]
     assert len(failed) == 4 and all("against the bare one" in v.target.name for v in failed)
     assert sum(v.cells for v in failed) == len(activated)
-    of_images = {f"norms over axis 1 of images, {way}, {dtype}" for way in cases.DIRECTIONS for dtype in cases.TYPES}
+    of_images = {f"norms over axis 1 of images, {way}, {dtype}" for way in groups.DIRECTIONS for dtype in groups.TYPES}
     assert {v.target.name for v in bad if v.mark == "FAIL"} == of_images
 
 
 def test_activation_targets_are_judged_apart_from_those_of_norms():
-    grid = cases.cases_of(["activations", "bias", "gated"])
+    grid = groups.cases_of(["activations", "bias", "gated"])
 
     def judged(R):  # noqa: N803
         found = [gpu_record(case, R, R / 1.6) for case in grid]
@@ -224,7 +226,7 @@ def test_activation_targets_are_judged_apart_from_those_of_norms():
     assert goals["gelu against torch (times faster)"] == goals["gelu against compile (times faster)"] == 1.2
     assert goals["bias_gelu forward against compile (times faster)"] == 1.3
     assert goals["bias_gelu backward against compile (times faster)"] == 1.5
-    norms = cases.cases_of(["roofline", "smoke_channel"])
+    norms = groups.cases_of(["roofline", "smoke_channel"])
     mixed = targets.judge([gpu_record(case, 0.96, 0.5) for case in grid + norms], "gpu")
     assert len(mixed) == len(targets.judge([], "gpu"))  # every target of both
 
@@ -276,7 +278,7 @@ def test_host_targets_are_upper_bounds():
 
 
 def test_report_shows_the_newest_numbers_and_every_kind(tmp_path):
-    results, grid = tmp_path / "results", cases.cases_of(["roofline", "small"])
+    results, grid = tmp_path / "results", groups.cases_of(["roofline", "small"])
     write_record(results, [gpu_record(case, 0.5, 0.4) for case in grid])
     write_record(results, [gpu_record(case, 0.96, 0.5) for case in grid], date="2026-01-02T00:00:00Z")
     forced = {"date": "2026-01-03T00:00:00Z", "variant": "stream"}
@@ -312,7 +314,7 @@ def test_a_rival_that_was_not_part_of_the_last_run_keeps_its_numbers():
 def test_plots_are_drawn_from_the_records(tmp_path):
     pytest.importorskip("matplotlib")
     results = tmp_path / "results"
-    write_record(results, [gpu_record(case, 0.96, 0.5) for case in cases.cases_of(["roofline", "small"])])
+    write_record(results, [gpu_record(case, 0.96, 0.5) for case in groups.cases_of(["roofline", "small"])])
     report.write_report(results, tmp_path / "RESULTS.md")
     names = {path.name for path in (tmp_path / "plots" / "test-gpu-1").iterdir()}
     assert names == {"columns-bf16.svg", "columns-fp32.svg", "size-bf16.svg", "size-fp32.svg"}
@@ -333,11 +335,11 @@ def cpu_record(case: Case, faster: float, threads: int) -> dict:
 def test_activations_are_reported_and_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     results, folder = tmp_path / "results", tmp_path / "plots" / "test-gpu-1"
-    gpu = cases.cases_of(["activations", "bias", "gated", "small_activations"])
+    gpu = groups.cases_of(["activations", "bias", "gated", "small_activations"])
     path = write_record(results, [gpu_record(case, 0.97, 0.5) | {"R_mix": 0.951} for case in gpu])
     recorder = records.Recorder(results, RUN | {"mode": "cpu"})
     assert recorder.path == path
-    for case in cases.cases_of(["cpu_activations"]):
+    for case in groups.cases_of(["cpu_activations"]):
         recorder.write("cpu", cpu_record(case, 2.0, 1))
     report.write_report(results, tmp_path / "RESULTS.md")
     names = {f"activations-{size}-{dtype}.svg" for size in ("large", "small") for dtype in ("bf16", "fp32")}
@@ -354,7 +356,7 @@ def test_activations_are_reported_and_drawn(tmp_path):
 
 
 def test_compare_tells_changes_from_noise(tmp_path, capsys):
-    case, other, third = cases.cases_of(["smoke"])[:3]
+    case, other, third = groups.cases_of(["smoke"])[:3]
     before = [gpu_record(case, 0.8, 0.5), gpu_record(other, 0.8, 0.5), gpu_record(third, 0.8, 0.5)]
     after = [gpu_record(case, 0.8, 0.5, us=100.001), gpu_record(other, 0.8, 0.5, us=80.0), gpu_record(third, 0.8, 0.5)]
     for item in after:
@@ -368,7 +370,7 @@ def test_compare_tells_changes_from_noise(tmp_path, capsys):
 
 
 def test_compare_measures_noise_on_the_rivals(tmp_path):
-    grid = cases.cases_of(["smoke"])
+    grid = groups.cases_of(["smoke"])
 
     def drifting(sign):  # the same kernels, with clocks 4 % up or down from case to case
         found = [gpu_record(case, 0.8, 0.5) for case in grid]

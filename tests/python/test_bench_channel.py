@@ -9,13 +9,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bench import cases, operations, records, targets
+from bench import groups, operations, records, targets
 from bench.cases import Case
 
 from channel_cases import packed
 
 MIB = 1 << 20
-SMOKE = [case.name for case in cases.cases_of(["smoke_channel"])]
+SMOKE = [case.name for case in groups.cases_of(["smoke_channel"])]
 N = 4 * 64 * 9  # elements of 4x64x3x3
 
 
@@ -43,14 +43,14 @@ def test_compulsory_bytes(name, expected):
 
 
 def test_groups_are_those_of_the_targets():
-    batch = cases.cases_of(["batch_norm"])
+    batch = groups.cases_of(["batch_norm"])
     shapes = {case.shape for case in batch if case.dtype == "bf16"}
     assert shapes == {
         (n, c, h, h) for n in (32, 64, 256) for c, h in ((64, 112), (256, 56), (512, 28), (1024, 14), (2048, 7))
     }
     acts, layouts = ("", "_relu", "_add_relu"), ("nchw", "nhwc")
     assert {case.op for case in batch} == {f"batch_norm{act}_{layout}" for act in acts for layout in layouts}
-    group = cases.cases_of(["group_norm"])
+    group = groups.cases_of(["group_norm"])
     assert "group_norm_silu_nchw/forward/bf16/1x128x20x256x256" in {case.name for case in group}
     assert all(case.shape[1] % case.groups == 0 for case in group)
     assert any(2 * MIB <= case.tensor_bytes <= 20 * MIB for case in group)
@@ -149,7 +149,7 @@ def record(case: Case, R: float, torch_R: float, us: float = 100.0) -> dict:  # 
 
 
 def test_targets_are_judged():
-    found = cases.cases_of(["batch_norm", "group_norm", "layouts"])
+    found = groups.cases_of(["batch_norm", "group_norm", "layouts"])
     good = targets.judge([record(case, 0.8, 0.1) for case in found], "gpu")
     assert {v.target.name for v in good if v.mark == "FAIL"} == set()
     assert all(v.cells for v in good if "beyond the chip" not in v.target.name), [

@@ -9,15 +9,15 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bench import cases, records
+from bench import groups, records
 from bench.cases import Case
 from bench.copies import CopyCurve
 from bench.timing import Sample
 
-SMOKE = [c for c in cases.cases_of(["smoke", "smoke_activations"]) if c.rows < 1000]
+SMOKE = [c for c in groups.cases_of(["smoke", "smoke_activations"]) if c.rows < 1000]
 
 
-@pytest.mark.parametrize("kind", cases.KINDS)
+@pytest.mark.parametrize("kind", groups.KINDS)
 def test_formulas_are_the_reference(kind):
     """PyTorch's functions in float64, which check results here, against the tests' own reference."""
     torch = pytest.importorskip("torch")
@@ -38,7 +38,7 @@ def test_formulas_are_the_reference(kind):
         assert call()["dx"].numpy() == pytest.approx(dy * slope, rel=rel, abs=1e-14)
 
 
-@pytest.mark.parametrize("name", cases.ACTIVATED)
+@pytest.mark.parametrize("name", groups.ACTIVATED)
 def test_formulas_of_norms_with_activations(name):
     """The bare norm's and then the activation's; where relu's argument is about 0, no gradient comes in."""
     torch = pytest.importorskip("torch")
@@ -55,7 +55,7 @@ def test_formulas_of_norms_with_activations(name):
     assert at_corner.any() and bool((o.dy[at_corner] == 0).all()) == (case.operation.applied == "relu")
 
 
-@pytest.mark.parametrize("name", cases.GATES)
+@pytest.mark.parametrize("name", groups.GATES)
 def test_formulas_of_gates_are_the_reference(name):
     torch = pytest.importorskip("torch")
     from bench import baselines, formulas, operands
