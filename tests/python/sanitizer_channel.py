@@ -25,8 +25,8 @@ DTYPES = (("float64", "float64"), ("float32", "float32"), ("float16", "float16")
 RINGS = ((6, 4, 300, 600), (17, 20, 120, 192), (25, 20, 64, 64))
 # (N, C); few and many places, whole packs and not; channels that are whole packs, straddle them, or are many; many
 # small planes; sets that need more than one block, with whole packs and without; sets of planes that a block takes on,
-# or a cluster; bands in clusters; rows that teams take on; sizes that rings ask for, with groups of one channel and of
-# five: of these the larger one forward, the smaller one backward.
+# or a cluster; bands in clusters; rows that teams take on; groups of cut planes, for a block and for a cluster; sizes
+# that rings ask for, with groups of one channel and of five: of these the larger one forward, the smaller one backward.
 SHAPES = (
     (33, 12),
     (3, 8, 49),
@@ -45,6 +45,8 @@ SHAPES = (
     (90, 20, 32, 40),
     (300, 8, 7, 7),
     (5, 40, 64, 64),
+    (3, 64, 7, 7),
+    (3, 96, 49, 49),
     *RINGS,
 )
 

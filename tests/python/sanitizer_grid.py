@@ -29,8 +29,8 @@ from devices import TorchDevice
 
 COLS = (1, 7, 33, 64, 257, 1000, 4097, 9224, 12289, 40000)
 DTYPES = (("float64", "float64"), ("float32", "float32"), ("float16", "float16"), ("bfloat16", "float32"))
-# More rows than clusters: slots of their rings are filled again.
-WIDEST = ((15, 131208), (8, 245768), (100, 40001))
+# More rows than clusters: slots of their rings are filled again. And rows that are walked over in slices.
+WIDEST = {"cluster": ((15, 131208), (8, 245768), (100, 40001)), "stream": ((2, 140_000), (2, 140_001))}
 SIDE_BY_SIDE = ((2, 100, 64), (2, 70, 36), (3, 65, 49), (1, 1500, 24), (3, 64, 49), (2, 720, 49))
 APART = ((2, 3, 5, 8), (2, 40, 3, 64), (2, 10, 3, 27), (3, 150, 2, 49), (2, 1100, 2, 16))
 OVER_AXES = tuple((shape, (1,)) for shape in SIDE_BY_SIDE) + tuple((shape, (1, 3)) for shape in APART)
@@ -80,7 +80,7 @@ def main() -> int:
         )
         ran[variant] += sum(
             run(device, variant, problem, "contiguous")
-            for shape in (WIDEST if variant == "cluster" and options.cols is None else ())
+            for shape in (WIDEST.get(variant, ()) if options.cols is None else ())
             for kind in KINDS
             for dtype in ("float32", "bfloat16")
             for residual in (False, True)
