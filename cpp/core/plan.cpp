@@ -343,14 +343,14 @@ Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, Ro
   NORMACT_TRY(plan_first_legal(kVariants, request, device, plan));
   const int64_t accumulator = accumulator_bytes(request.dtype);
   int64_t bytes = 0;
-  if (plan->variant == NORMACT_ROW_STREAM)
+  if (plan->variant == NORMACT_ROW_STREAM) {
     bytes += round_up(stream_pairs(*plan, request.geometry.rows) * 2 * accumulator, 256);
+  }
   // Where a block has whole rows of contiguous columns, or slices of rows in runs, one row of sums is the result
   // itself.
   const bool whole_rows = plan->variant == NORMACT_ROW_WARP || plan->variant == NORMACT_ROW_BLOCK ||
                           (plan->variant == NORMACT_ROW_CLUSTER && plan->access == RowAccess::runs);
-  const bool units =
-      plan->variant == NORMACT_ROW_STREAM && !plan->elements;  // of columns, of which a block has all rows
+  const bool units = plan->variant == NORMACT_ROW_STREAM && !plan->elements;  // a block has all rows of some
   const bool partial = plan->parts > 1 || (!units && (!whole_rows || is_apart(plan->access)));
   if (request.parameter_gradients && partial) bytes += 2 * plan->parts * request.geometry.cols * accumulator;
   plan->places = request.parameter_gradients ? bytes_of_places(request, *plan) : 0;
