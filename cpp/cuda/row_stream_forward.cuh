@@ -4,9 +4,8 @@
 // but those that are 2^31 from each other. Variant stream.
 //
 // Work     a block owns a row and walks over it in steps of blockDim * kStreamUnroll units; a unit is a pack of 16
-// bytes
-//          or one element (StreamUnit). Long rows are cut into slices, and each of the two walks is a kernel, of which
-//          a block owns a slice.
+//          bytes or one element (StreamUnit). Long rows are cut into slices, and each of the two walks is a kernel, of
+//          which a block owns a slice.
 // Bytes    x (and residual) is read once and the normalised sum once more, y (and residual_out) is written once. The
 //          second walk runs backwards, over slices and in them, so that it begins with what the first one left in the
 //          cache. A slice leaves its moments in the workspace.
