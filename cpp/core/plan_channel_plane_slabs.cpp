@@ -105,7 +105,9 @@ bool is_worth(const ChannelRequest& r, const PlaneSlabs& of) {
 int64_t bank_conflicts(int64_t plane_bytes, int lanes) {
   constexpr int64_t kBanks = 32, kWord = 4;
   int64_t readers[kBanks] = {};
-  for (int lane = 0; lane < kWarp; ++lane) ++readers[(lane / lanes * plane_bytes / kWord + lane % lanes) % kBanks];
+  for (int team = 0; team * lanes < kWarp; ++team) {
+    for (int lane = 0; lane < lanes; ++lane) ++readers[(team * plane_bytes / kWord + lane) % kBanks];
+  }
   return *std::max_element(std::begin(readers), std::end(readers));
 }
 
@@ -145,7 +147,7 @@ bool plan_sets(const ChannelRequest& r, const DeviceInfo& device, PlaneSlabs of,
   plan = {};
   plan.access = r.access;
   plan.whole = !of.cut;
-  plan.lanes = of.cut ? lanes_of_cut_plane(r, of) : 0;
+  plan.lanes = of.cut && r.kept > 1 ? lanes_of_cut_plane(r, of) : 0;
   plan.threads = static_cast<int>(of.threads);
   plan.batches = batches_of(r);
   plan.groups = r.geometry.groups;

@@ -47,7 +47,7 @@ struct PlaneSlabSpace {
         gap((p.set == ChannelSet::channel ? x.sample_stride : x.channel_stride) - p.geometry.places) {}
 };
 
-/// This block's part of its set, and this thread's of it. kCut: planes are not whole packs.
+/// This block's part of its set, and this thread's of it. kCut: planes need not be whole packs.
 template <class T, bool kCut = false>
 struct PlaneSlabShare {
   static constexpr int kWidth = kPackSize<T>;

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kElementThreads, (kElementBlocks<T, kActivated
   using Sums = SumPair<A>;
   constexpr int kUnits = kElementUnits<T>;
   const RowGeometry& g = p.geometry;
-  const int blocks = blocks_of_row<true>();
+  const int blocks = blocks_of_row();
   const ElementThread thread(split, g, blocks);
   start_after_previous();
   const Operand* const operands[] = {&p.x, &p.dy, &p.mean, &p.rstd};

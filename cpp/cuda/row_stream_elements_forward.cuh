@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kElementThreads, (kElementBlocks<T, kActivated
   using Io = StreamAccess<T, X, StreamUnit::dense>;
   constexpr int kUnits = kElementUnits<T>;
   const RowGeometry& g = p.geometry;
-  const int blocks = blocks_of_row<true>();
+  const int blocks = blocks_of_row();
   const ElementThread thread(split, g, blocks);
   start_after_previous();
   const bool has_residual = !std::is_same_v<X, T> || p.residual.data != nullptr;

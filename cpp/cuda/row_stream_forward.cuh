@@ -31,13 +31,13 @@ struct RowSlots {
   double blocks[kMaxCluster];
 };
 
-/// The blocks that share a row; kShared: whether they may be several.
-template <bool kShared>
+/// The blocks that share a row: a cluster.
 __device__ __forceinline__ int blocks_of_row() {
 #if __CUDA_ARCH__ >= 900
-  if constexpr (kShared) return static_cast<int>(cg::this_cluster().num_blocks());
-#endif
+  return static_cast<int>(cg::this_cluster().num_blocks());
+#else
   return 1;
+#endif
 }
 
 /// Sum over all threads of the block, and of the cluster; every thread gets it.

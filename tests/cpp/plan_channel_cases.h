@@ -118,7 +118,7 @@ inline void check_plane_slabs(const ChannelRequest& r, const ChannelPlan& plan) 
   const int64_t run = bundle * g.places / width;
   CHECK_EQ(plan.units, run * (channel ? g.samples : g.channels / g.groups / bundle));
   CHECK(!cut || (r.set_packs && several && g.places >= width));  // a pack lies in two planes at most
-  CHECK(!cut || (plan.lanes >= 1 && plan.lanes <= 32 && (plan.lanes & (plan.lanes - 1)) == 0));
+  CHECK(!cut || r.kept == 1 || (plan.lanes >= 1 && plan.lanes <= 32 && (plan.lanes & (plan.lanes - 1)) == 0));
   CHECK_EQ(plan.slabs, plan.batches * plan.groups);
   CHECK_EQ(plan.blocks, plan.slabs * plan.cluster);
   CHECK(plan.threads >= 32 && plan.threads <= normact::kMostPlaneSlabThreads);
