@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,20 @@ def fused_problem(op: str, shape: tuple[int, ...], dtype: str = "bfloat16", **op
     batch = op == "batch_norm"
     kind = Kind("relu" if batch else "silu")
     return Problem(op, shape, dtype, parameters, num_groups=4, addend=batch, activation=kind, **options)
+
+
+def grouped_problem(kind: str, shape: tuple[int, ...], dtype: str, groups: int) -> Problem:
+    """A group norm: plain, bare, silu, strided (the same), relu, far."""
+    plain = Problem("group_norm", shape, dtype, "float32", num_groups=groups, mean=30.0)
+    silu = replace(plain, activation=Kind("silu"))
+    return {
+        "plain": plain,
+        "bare": replace(silu, weight=False, bias=False),
+        "silu": silu,
+        "strided": silu,
+        "relu": replace(plain, activation=Kind("relu"), mean=0.0),
+        "far": replace(plain, parameter_dtype=dtype, mean=1000.0, activation=Kind("tanh")),
+    }[kind]
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,12 @@ tests/cpp/plan_channel_orders_test.cpp holds which of these shapes go so, in whi
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 import normact
 from activation_cases import Kind
-from channel_cases import Problem
+from channel_cases import Problem, grouped_problem
 from channel_checks import arrays, backward, check, check_repeats
 from devices import Device
 
@@ -40,14 +38,7 @@ GROUPS = (
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("kind", ["plain", "bare", "silu", "relu", "far"])
 def test_group_norm(device: Device, dtype: str, shape: tuple[int, ...], groups: int, kind: str) -> None:
-    plain = Problem("group_norm", shape, dtype, "float32", num_groups=groups, mean=30.0)
-    problem = {
-        "plain": plain,
-        "bare": dataclasses.replace(plain, weight=False, bias=False, activation=Kind("silu")),
-        "silu": dataclasses.replace(plain, activation=Kind("silu")),
-        "relu": dataclasses.replace(plain, activation=Kind("relu"), mean=0.0),
-        "far": dataclasses.replace(plain, parameter_dtype=dtype, mean=1000.0, activation=Kind("tanh")),
-    }[kind]
+    problem = grouped_problem(kind, shape, dtype, groups)
     check(device, problem)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import normact
 from activation_cases import Kind
-from channel_cases import Problem, fused_problem
+from channel_cases import Problem, fused_problem, grouped_problem
 from channel_checks import arrays, check, check_repeats, forward
 from devices import Device
 from test_channel_planes import every_second_channel
@@ -48,15 +48,7 @@ GROUPED = (((9, 320, 64, 64), 32), ((54, 25, 96, 96), 5), ((22, 24, 128, 256), 6
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("kind", ["plain", "bare", "silu", "relu", "far", "strided"])
 def test_groups_of_planes(device: Device, dtype: str, shape: tuple[int, ...], groups: int, kind: str) -> None:
-    plain = Problem("group_norm", shape, dtype, "float32", num_groups=groups, mean=30.0)
-    problem = {
-        "plain": plain,
-        "bare": dataclasses.replace(plain, weight=False, bias=False, activation=Kind("silu")),
-        "silu": dataclasses.replace(plain, activation=Kind("silu")),
-        "relu": dataclasses.replace(plain, activation=Kind("relu"), mean=0.0),
-        "far": dataclasses.replace(plain, parameter_dtype=dtype, mean=1000.0, activation=Kind("tanh")),
-        "strided": dataclasses.replace(plain, activation=Kind("silu")),
-    }[kind]
+    problem = grouped_problem(kind, shape, dtype, groups)
     check(device, problem, *((every_second_channel,) * 2 if kind == "strided" else ()))
 
 
