@@ -78,7 +78,8 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, PlaneSlabs* of) {
   if (shared > device.shared_memory_block) return false;
   of->room = std::min((device.shared_memory_block + kBlockReserve) / (shared + kBlockReserve),
                       2 * kMostPlaneSlabThreads / of->threads);
-  of->at_once = of->log > 0 || of->sets <= multiprocessors_of(r, device) * of->room;
+  of->at_once =
+      of->log > 0 ? device.active_clusters[of->log] >= of->sets : of->sets <= multiprocessors_of(r, device) * of->room;
   return true;
 }
 
@@ -91,14 +92,36 @@ bool divide_up_to(const ChannelRequest& r, const DeviceInfo& device, int log, bo
   return false;
 }
 
+/// Blocks of a multiprocessor that overlap enough where sets come in turns.
+int64_t wanted_room(const ChannelRequest& r) { return r.kept > 1 ? kBackwardRoom : kForwardRoom; }
+
+/// The division by the smallest cluster of more than 1 << log blocks of which a multiprocessor has as many as overlap,
+/// or else some; false if there is none.
+bool divide_further(const ChannelRequest& r, const DeviceInfo& device, int log, PlaneSlabs* of) {
+  of->keeps = false;
+  for (int64_t room = wanted_room(r); room > 0; --room) {
+    for (of->log = log + 1; of->blocks() <= kMostSlabBlocks && device.active_clusters[of->log] > 0; ++of->log) {
+      if (divide(r, device, of) && of->room >= room) return true;
+    }
+  }
+  return false;
+}
+
 /// Whether a set's blocks overlap with others, or all are there at once, so that this is faster than teams whose sets
 /// come in one after the other, and than reading twice.
-bool is_worth(const ChannelRequest& r, const PlaneSlabs& of) {
-  if (r.aligned && r.set == ChannelSet::group && r.channel_sums) {  // ways for other planes take that launch, too
-    const int64_t least = of.keeps ? kSlopeSumsBytes : kSumsBytes;
-    if (of.sets * of.packs * kPackBytes < least) return false;
-  }
-  return of.at_once || of.room >= (r.kept > 1 ? kBackwardRoom : kForwardRoom);
+bool overlaps(const ChannelRequest& r, const PlaneSlabs& of) { return of.at_once || of.room >= wanted_room(r); }
+
+/// Whether sets that take larger clusters than leave no multiprocessor idle are slabs, too: other ways for cut planes
+/// are slower, but for whole ones of 16 bits, which go by launches (bf16 128x128x28x28, one group, backward: 47 us for
+/// 34).
+bool goes_further(const ChannelRequest& r, const PlaneSlabs& of) {
+  return of.cut && (!r.aligned || size_of(r.dtype) > 2);
+}
+
+/// Whether there is enough to read for what sums of channels cost, where ways for other planes cost less.
+bool is_worth_sums(const ChannelRequest& r, const PlaneSlabs& of) {
+  if (!r.aligned || r.set != ChannelSet::group || !r.channel_sums) return true;
+  return of.sets * of.packs * kPackBytes >= (of.keeps ? kSlopeSumsBytes : kSumsBytes);
 }
 
 /// How many of a warp's threads read from the same bank of shared memory, if `lanes` side by side read a plane.
@@ -141,8 +164,9 @@ bool plan_sets(const ChannelRequest& r, const DeviceInfo& device, PlaneSlabs of,
   const int log = log_of(r, device, of);
   const bool keeps =
       r.slopes && !of.cut && divide_up_to(r, device, log, true, &of) && (of.at_once || of.room >= kKeptRoom);
-  if (!keeps && !divide_up_to(r, device, log, false, &of)) return false;
-  if (!is_worth(r, of)) return false;
+  const bool divided = keeps || divide_up_to(r, device, log, false, &of);
+  if (!(divided && overlaps(r, of)) && !(goes_further(r, of) && divide_further(r, device, log, &of))) return false;
+  if (!is_worth_sums(r, of)) return false;
   ChannelPlan& plan = *to;
   plan = {};
   plan.access = r.access;

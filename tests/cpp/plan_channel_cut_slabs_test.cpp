@@ -54,7 +54,8 @@ TEST(slabs_of_cut_planes_are_tested_on_a_gpu) {  // test_channel_cut_slabs.py
       {33, 320, 9, 5, true, true, true, true},     {3, 16, 11025, 1, true, false, true, false},
       {3, 24, 2401, 1, true, true, true, false},   {1, 144, 8190, 3, true, false, true, false},
       {120, 64, 784, 4, false, true, false, true}, {4, 60, 140, 3, true, true, false, false},
-      {600, 8, 183, 1, true, true, true, true},
+      {600, 8, 183, 1, true, true, true, true},    {140, 64, 961, 1, true, true, true, true},
+      {20, 1024, 196, 1, true, true, false, true},
   };
   for (const auto& of : cases) {
     for (const DType dtype : {DType::bf16, DType::f32}) {
@@ -66,4 +67,20 @@ TEST(slabs_of_cut_planes_are_tested_on_a_gpu) {  // test_channel_cut_slabs.py
   }
   const ChannelPlan uneven = plan_of(backward(forward(Layout::planes, 3, 24, 2401, 1)));  // two bundles, and one
   CHECK(uneven.cluster == 2 && uneven.units_a_part == 2 * 2401);
+}
+
+TEST(more_sets_than_fit_at_once_have_larger_clusters) {
+  const auto cluster_of = [](const auto& of) { return is_cut_slab(of) ? plan_of(of).cluster : 0; };
+  const ChannelForward small = forward(Layout::planes, 256, 512, 49, 1);  // one block has room for x and dy
+  CHECK(cluster_of(small) == 1 && cluster_of(backward(small)) == 1);
+  const ChannelForward wide = forward(Layout::planes, 256, 512, 49, 1, DType::f32);
+  CHECK(cluster_of(wide) == 1 && cluster_of(backward(wide)) == 2);
+  const ChannelForward large = forward(Layout::planes, 256, 1024, 196, 1);
+  CHECK(cluster_of(large) == 8 && cluster_of(backward(large)) == 8);
+  CHECK(cluster_of(forward(Layout::planes, 256, 8192, 196, 1)) == 0);  // of no cluster
+  // Whole planes: of 16 bits launches are faster.
+  CHECK_EQ(cluster_of(backward(forward(Layout::planes, 128, 128, 784, 1))), 0);
+  CHECK(cluster_of(backward(forward(Layout::planes, 128, 128, 784, 1, DType::f32))) > 1);
+  // However many there are: what a set comes to depends on its batch by the cluster alone.
+  CHECK_EQ(cluster_of(forward(Layout::planes, 5000, 1024, 196, 1)), cluster_of(large));
 }

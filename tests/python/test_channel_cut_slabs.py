@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Group norm of planes that are not whole packs, whose groups are and fit the shared memory of few blocks, on a GPU.
 
-tests/cpp/plan_channel_orders_test.cpp holds which of these shapes go so, in which type and direction.
+tests/cpp/plan_channel_cut_slabs_test.cpp holds which of these shapes go so, in which type and direction.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from devices import Device
 pytestmark = pytest.mark.cuda
 
 # A bundle of eight planes and of two, of which threads have one each, or share it; a warp a set, several; clusters, of
-# which the last block has fewer planes or not; planes of little more than a pack; whole ones, backward.
+# which the last block has fewer planes or not; planes of little more than a pack; whole ones, backward. More sets than
+# there is room for at once, in clusters of two and more, of which a multiprocessor has several blocks, or one.
 GROUPS = (
     ((40, 256, 7, 7), 2),
     ((9, 96, 7, 7), 4),
@@ -31,6 +32,8 @@ GROUPS = (
     ((120, 64, 28, 28), 4),
     ((4, 60, 14, 10), 3),
     ((600, 8, 61, 3), 1),
+    ((140, 64, 31, 31), 1),
+    ((20, 1024, 14, 14), 1),
 )
 
 
