@@ -345,6 +345,8 @@ Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, Ro
   int64_t bytes = 0;
   if (plan->variant == NORMACT_ROW_STREAM) {
     bytes += round_up(stream_pairs(*plan, request.geometry.rows) * 2 * accumulator, 256);
+  } else if (plan->variant == NORMACT_ROW_IMAGE && plan->slices > 0) {
+    bytes += round_up(request.geometry.rows * 2 * accumulator, 256);
   }
   // Where a block has whole rows of contiguous columns, or slices of rows in runs, one row of sums is the result
   // itself.

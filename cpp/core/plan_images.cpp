@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans for images (cuda/row_image.cuh): rows side by side in lines that are not whole packs, in samples that are.
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 
 #include "core/image_layout.h"
@@ -14,6 +15,39 @@ constexpr int64_t kPartBytes = 80 << 10;
 // Bands at the same time, as what is summed of a row in each is added up one after the other: of 56, rstd was off by 8
 // units in its last place.
 constexpr int kMostLines = 18;
+
+/// A backward that reads images twice. How an image is divided does not depend on how many there are; ranges of images
+/// are as many as can be at work at the same time.
+bool plan_twice(const RowRequest& r, const DeviceInfo& device, RowPlan* plan) {
+  constexpr int kMostTurns = 256;                   // of a thread: fp32 bears sums of some hundred elements
+  constexpr int64_t kBlockBytes = 64 << 10;         // of x, that a block adds up, about
+  constexpr int64_t kBlocks = 3, kMostImages = 64;  // that write, of a multiprocessor; of a range
+  const RowGeometry& g = r.geometry;
+  const int64_t bytes = g.cols * g.row_shape[g.row_ndim - 1] * size_of(r.dtype);  // of x, in an image
+  if (bytes > INT32_MAX) return false;
+  const auto cols = static_cast<int>(g.cols), places = static_cast<int>(g.row_shape[g.row_ndim - 1]);
+  if (places / std::gcd(places, pack_size(r)) > image_threads(false, false)) return false;
+  int log = 0;
+  while (log < 3 && bytes > kBlockBytes << log && device.active_clusters[log + 1] > 0) ++log;
+  const ImageLayout layout = image_sums_layout(cols, places, r.dtype, 1 << log);
+  const ImageLayout apply = image_apply_layout(cols, places, r.dtype, image_slices(cols, places, r.dtype));
+  if (layout.bands_a_block > kMostTurns * layout.lines) return false;
+  if (layout.lines > kMostLines || std::max(layout.shared_bytes, apply.shared_bytes) > device.shared_memory_block) {
+    return false;
+  }
+  const int64_t images = g.rows / places, slices = ceil_div(apply.bands, apply.bands_a_block);
+  const int64_t wanted =
+      std::max({int64_t{1}, kBlocks * device.multiprocessors / slices, ceil_div(images, kMostImages)});
+  plan->cluster = 1 << log;
+  plan->threads = layout.threads;
+  plan->threads_per_row = layout.lines;
+  plan->rows_per_block = places;
+  plan->shared_bytes = layout.shared_bytes;
+  plan->slices = slices;
+  plan->parts = ceil_div(images, ceil_div(images, std::min(images, wanted)));
+  plan->blocks = images * plan->cluster;
+  return plan->parts * slices <= kMaxBlocks;
+}
 
 }  // namespace
 
@@ -29,7 +63,8 @@ bool plan_image(const RowRequest& r, const DeviceInfo& device, Direction directi
   if (places < pack_size(r) || band_packs > image_threads(forward, false)) return false;
   // Of clusters of four and more, not as many run at once as there are multiprocessors for: clusters of two whose
   // blocks have one for themselves come before them. Backward of 64 images in bf16 (H200, us): 64x1536x7x7 by two
-  // alone 22.9, by four 31.7; 64x768x14x14, too large for two, by four alone 65.8, by eight 54.1.
+  // alone 22.9, by four 31.7; 64x768x14x14, too large for two, by four alone 65.8, by eight 54.1. Backward of larger
+  // ones would leave eight blocks alone with each, turn after turn: 256x1024x14x14 365, read twice 225.
   struct Division {
     int log;  // of the blocks of a cluster
     bool alone;
@@ -37,6 +72,7 @@ bool plan_image(const RowRequest& r, const DeviceInfo& device, Direction directi
   const bool clusters = device.active_clusters[0] > 0;
   for (const Division of : {Division{0, false}, {1, false}, {1, true}, {2, false}, {3, false}, {2, true}, {3, true}}) {
     const Division by = clusters ? of : Division{0, of.alone};
+    if (!forward && clusters && by.alone && by.log == 3) return plan_twice(r, device, plan);
     const int cluster = 1 << by.log;
     const int64_t room = by.alone ? device.shared_memory_block : (device.shared_memory_block - 1024) / 2;
     if ((clusters && device.active_clusters[by.log] < 1) || kept > room << by.log) continue;

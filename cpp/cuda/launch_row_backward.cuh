@@ -11,6 +11,7 @@
 #include "cuda/row_backward_cluster_runs.cuh"
 #include "cuda/row_backward_gather.cuh"
 #include "cuda/row_backward_image.cuh"
+#include "cuda/row_backward_image_twice.cuh"
 #include "cuda/row_backward_runs.cuh"
 #include "cuda/row_backward_tile.cuh"
 #include "cuda/row_stream_backward.cuh"
@@ -21,6 +22,13 @@ namespace normact::cuda {
 /// Packs of 16 elements (fp64: 8), whose sums a thread of the backward has registers for.
 template <class T>
 constexpr int kMostPacks = sizeof(T) == 2 ? 2 : 4;
+
+/// Of a kernel whose blocks are those of the plan.
+inline LaunchShape row_shape(const RowPlan& plan) {
+  return LaunchShape{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
+                     plan.shared_bytes, plan.cluster}
+      .chained();
+}
 
 /// Adds up the rows of partial sums; with no rows it writes zeros.
 template <class T, class X = T>
@@ -156,9 +164,7 @@ Status launch_wide_parameter_sum(const RowBackward& p, const RowPlan& plan, cons
 /// Wide rows of whole packs. The planner's sizes are the ones listed here.
 template <class T, NormKind kKind, bool kActivated>
 Status launch_row_cluster(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
-  const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
-                                        dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes, plan.cluster}
-                                .chained();
+  const LaunchShape shape = row_shape(plan);
   const int warps = plan.threads_per_row / kWarp;
   const ClusterSplit split{warps, plan.packs_per_block / warps, plan.stages};
   const auto run = [&](auto stored, auto vectors, auto held, auto served) {
@@ -198,9 +204,7 @@ inline BackwardRunTiles run_tiles(const RowBackward& p, const RowPlan& plan) {
 template <class T, NormKind kKind, bool kActivated>
 Status launch_row_runs(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   const BackwardRunTiles tiles = run_tiles(p, plan);
-  const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
-                                        dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes}
-                                .chained();
+  const LaunchShape shape = row_shape(plan);
   const auto run = [&](auto lanes, auto runs, auto share_weights) {
     constexpr bool kShareWeights = kActivated || share_weights();
     return launch_kernel<row_backward_runs_kernel<T, kKind, kActivated, lanes(), runs(), kShareWeights>>(
@@ -239,9 +243,7 @@ Status launch_row_runs(const RowBackward& p, const RowPlan& plan, const Launch& 
 /// The same in clusters; the planner gives them no fp64.
 template <class T, NormKind kKind, bool kActivated>
 Status launch_row_cluster_runs(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
-  const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
-                                        dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes, plan.cluster}
-                                .chained();
+  const LaunchShape shape = row_shape(plan);
   return launch_kernel<row_backward_cluster_runs_kernel<T, kKind, kActivated, most_runs(sizeof(T))>>(
       "row norm backward kernel launch", shape, launch, KernelProblem<RowBackward, T, kActivated>(p),
       run_tiles(p, plan), Scalars<Accumulator<T>>(p), launch.workspace.data, places_of(plan, launch));
@@ -251,9 +253,7 @@ Status launch_row_cluster_runs(const RowBackward& p, const RowPlan& plan, const 
 template <class T, NormKind kKind, bool kActivated>
 Status launch_row_tile(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
   const char* name = "row norm backward kernel launch";
-  const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
-                                        dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes}
-                                .chained();
+  const LaunchShape shape = row_shape(plan);
   const TileSplit split(p.geometry, plan, kPackSize<T>);
   const Scalars<Accumulator<T>> scalars(p);
   const KernelProblem<RowBackward, T, kActivated> problem(p);
@@ -292,15 +292,37 @@ Status launch_row_gather(const RowBackward& p, const RowPlan& plan, const Launch
   return plan.access == RowAccess::strided ? run_wide(Constant<1>{}) : run_wide(Constant<kPackSize<T>>{});
 }
 
+/// Images that are read twice.
+template <class T, NormKind kKind>
+Status launch_row_image_twice(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
+  using Sums = SumPair<Accumulator<T>>;
+  const char* name = "row norm backward kernel launch";
+  const auto cols = static_cast<int>(p.geometry.cols), slices = static_cast<int>(plan.slices);
+  const auto parts = static_cast<int>(plan.parts);
+  auto* const sums = static_cast<Sums*>(launch.workspace.data);
+  const int64_t sums_bytes = (p.geometry.rows * static_cast<int64_t>(sizeof(Sums)) + 255) / 256 * 256;
+  void* const partials = static_cast<char*>(launch.workspace.data) + sums_bytes;
+  const ImageSplit of(p.geometry, image_sums_layout(cols, plan.rows_per_block, p.dtype, plan.cluster), plan.cluster);
+  const Scalars<Accumulator<T>> scalars(p);
+  NORMACT_TRY((launch_kernel<row_image_sums_kernel<T, kKind>>(name, row_shape(plan), launch, p, scalars, of, sums)));
+  const ImageSplit to(p.geometry, image_apply_layout(cols, plan.rows_per_block, p.dtype, slices), slices);
+  const auto apply =
+      LaunchShape{dim3(static_cast<unsigned>(slices * parts)), dim3(static_cast<unsigned>(to.threads)), to.shared_bytes}
+          .chained();
+  NORMACT_TRY((launch_kernel<row_image_apply_kernel<T, kKind>>(
+      name, apply, launch, p, scalars, to, static_cast<const Sums*>(sums), (to.images + parts - 1) / parts, partials)));
+  return launch_parameter_sum<T>(p, partials, plan.parts, launch);
+}
+
 /// The planner makes images of bare norms alone, and of no fp64.
 template <class T, NormKind kKind>
 Status launch_row_image(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
-  const LaunchShape shape = LaunchShape{dim3(static_cast<unsigned>(plan.blocks)),
-                                        dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes, plan.cluster}
-                                .chained();
-  return launch_kernel<row_backward_image_kernel<T, kKind>>(
+  if (plan.slices > 0) return launch_row_image_twice<T, kKind>(p, plan, launch);
+  const LaunchShape shape = row_shape(plan);
+  NORMACT_TRY((launch_kernel<row_backward_image_kernel<T, kKind>>(
       "row norm backward kernel launch", shape, launch, p, Scalars<Accumulator<T>>(p),
-      ImageSplit(p.geometry, plan, p.dtype, false), launch.workspace.data, places_of(plan, launch));
+      ImageSplit(p.geometry, plan, p.dtype, false), launch.workspace.data, places_of(plan, launch))));
+  return launch_parameter_sum<T>(p, launch.workspace.data, plan.parts, launch);
 }
 
 template <class T, NormKind kKind, bool kActivated>
@@ -320,10 +342,7 @@ Status launch_row_backward_kind(const RowBackward& p, const RowPlan& plan, const
       return launch_parameter_sum<T>(p, launch.workspace.data, plan.parts, launch);
     }
     if constexpr (!kActivated) {
-      if (plan.variant == NORMACT_ROW_IMAGE) {
-        NORMACT_TRY((launch_row_image<T, kKind>(p, plan, launch)));
-        return launch_parameter_sum<T>(p, launch.workspace.data, plan.parts, launch);
-      }
+      if (plan.variant == NORMACT_ROW_IMAGE) return launch_row_image<T, kKind>(p, plan, launch);
     }
   }
   const auto launch_contiguous = [&] {

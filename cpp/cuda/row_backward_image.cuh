@@ -24,7 +24,9 @@ struct ImageStatistics {
   static constexpr bool kLayer = kKind == NormKind::layer;
   A mean[kSize], rstd[kSize];  // 0, of rms
 
-  __device__ __forceinline__ ImageStatistics(const ImageShare<T>& share, const RowNumbers<A>& from) {
+  /// from: RowNumbers, or what has the same get().
+  template <class Numbers>
+  __device__ __forceinline__ ImageStatistics(const ImageShare<T>& share, const Numbers& from) {
     from.get(share, mean, rstd);
   }
   __device__ __forceinline__ void get_rstd(A (&value)[kSize]) const {
@@ -40,34 +42,65 @@ struct ImageStatistics {
   }
 };
 
-/// The sums of g * xhat and, of a layer norm, of g over the block's part of each row, g = dy * weight, in its entries.
-template <class T, NormKind kKind, class A = Accumulator<T>>
-__device__ __forceinline__ void reduce_image(const ImageSplit& s, const ImageShare<T>& share,
-                                             const ImageMemory<T>& memory, const ImageStatistics<T, kKind>& rows,
-                                             const A* weights) {
-  constexpr int kSize = kPackSize<T>;
-  SumPair<A>* const own = memory.entries(s, share.rank);
+/// The sums of g * xhat and, of a layer norm, of g over a thread's part of each of its rows, g = dy * weight.
+template <class T, NormKind kKind>
+struct ImageSums {
+  using A = Accumulator<T>;
+  static constexpr int kSize = kPackSize<T>;
   A product[kSize] = {}, gradient[kSize] = {};
-#pragma unroll 2
-  for (int k = 0; k < share.count; ++k) {
-    const A* const of = weights + share.column_of(k);
+
+  /// A pack, whose first column has the weight at `of`.
+  __device__ __forceinline__ void add(const ImageShare<T>& share, const ImageStatistics<T, kKind>& rows, const A* of,
+                                      const Pack<T>& x_pack, const Pack<T>& dy_pack) {
     A x[kSize], g[kSize], weight[kSize];
-    unpack(load_shared_pack<T>(share.slot(0, k)), x);
-    unpack(load_shared_pack<T>(share.slot(1, k)), g);
+    unpack(x_pack, x);
+    unpack(dy_pack, g);
     share.spread(of[0], of[1], weight);
     rows.centre(x);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       g[j] *= weight[j];
-      product[j] += g[j] * (x[j] * rows.rstd[j]);
+      product[j] += g[j] * x[j];  // to be scaled by rstd
       if constexpr (kKind == NormKind::layer) gradient[j] += g[j];
     }
   }
-  memory.sum_rows(s, share, product, [&](int row, A total) { own[row] = {total, A(0)}; });
-  if constexpr (kKind == NormKind::layer) {
-    __syncthreads();
-    memory.sum_rows(s, share, gradient, [&](int row, A total) { own[row].second = total; });
+  /// Leaves the sums over the block's part of each row in its entries. All threads.
+  __device__ __forceinline__ void leave(const ImageSplit& s, const ImageShare<T>& share, const ImageMemory<T>& memory,
+                                        const ImageStatistics<T, kKind>& rows) {
+    SumPair<A>* const own = memory.entries(s, share.rank);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) product[j] *= rows.rstd[j];
+    memory.sum_rows(s, share, product, [&](int row, A total) { own[row] = {total, A(0)}; });
+    if constexpr (kKind == NormKind::layer) {
+      __syncthreads();
+      memory.sum_rows(s, share, gradient, [&](int row, A total) { own[row].second = total; });
+    }
   }
+};
+
+/// What all blocks of the cluster have of a row.
+template <class T, class A = Accumulator<T>>
+__device__ __forceinline__ SumPair<A> sum_of_entries(const ImageSplit& s, const ImageMemory<T>& memory, int row) {
+  SumPair<A> sum = memory.entries(s, 0)[row];
+  for (int block = 1; block < s.cluster; ++block) {
+    const SumPair<A> of = memory.entries(s, block)[row];
+    sum = {sum.first + of.first, sum.second + of.second};
+  }
+  return sum;
+}
+
+/// These sums of the packs in shared memory.
+template <class T, NormKind kKind, class A = Accumulator<T>>
+__device__ __forceinline__ void reduce_image(const ImageSplit& s, const ImageShare<T>& share,
+                                             const ImageMemory<T>& memory, const ImageStatistics<T, kKind>& rows,
+                                             const A* weights) {
+  ImageSums<T, kKind> sums;
+#pragma unroll 2
+  for (int k = 0; k < share.count; ++k) {
+    sums.add(share, rows, weights + share.column_of(k), load_shared_pack<T>(share.slot(0, k)),
+             load_shared_pack<T>(share.slot(1, k)));
+  }
+  sums.leave(s, share, memory, rows);
 }
 
 /// The parameter gradients of a column of the block, of a part of the rows of all images.
@@ -173,6 +206,31 @@ __device__ __forceinline__ void write_image_gradients(const RowBackward& p, cons
   }
 }
 
+/// The weights of a block's columns, and of the next one, to shared memory.
+template <class T, class A = Accumulator<T>>
+__device__ __forceinline__ A* keep_weights(const RowBackward& p, const Scalars<A>& scalars, const ImageSplit& s,
+                                           const ImageShare<T>& share) {
+  A* const weights = reinterpret_cast<A*>(image_shared + s.parameters_at);
+  for (int c = threadIdx.x; c <= s.cols_a_block(); c += s.threads) {
+    weights[c] = weight_of_column<T>(p, p.weight, scalars.weight_offset, share.first_column() + c);
+  }
+  return weights;
+}
+
+/// Starts copying mean (0, of rms) and rstd of the rows of an image to shared memory.
+template <class A>
+__device__ __forceinline__ void copy_statistics(const RowBackward& p, const ImageSplit& s, int image,
+                                                const RowNumbers<A>& to) {
+  const int last = p.geometry.row_ndim - 1;
+  const bool centred = p.mean.data != nullptr;
+  const A* const means = image_in<const A>(p.mean, p.geometry, image);
+  const A* const rstds = image_in<const A>(p.rstd, p.geometry, image);
+  for (int row = threadIdx.x; row < s.places; row += s.threads) {
+    copy_async<sizeof(A)>(shared_address(&to.first(row)), means + row * p.mean.row_stride[last], centred);
+    copy_async<sizeof(A)>(shared_address(&to.second(row)), rstds + row * p.rstd.row_stride[last], true);
+  }
+}
+
 template <class T, NormKind kKind>
 __global__ void __launch_bounds__(image_threads(false, true))
     row_backward_image_kernel(const __grid_constant__ RowBackward p, const Scalars<Accumulator<T>> scalars,
@@ -182,31 +240,17 @@ __global__ void __launch_bounds__(image_threads(false, true))
   const ImageMemory<T> memory(s);
   const bool gradients = p.dweight.data != nullptr || p.dbias.data != nullptr;
   const int step = static_cast<int>(gridDim.x) / s.cluster, cluster = static_cast<int>(blockIdx.x) / s.cluster;
-  A* const weights = reinterpret_cast<A*>(image_shared + s.parameters_at);
-  // Mean (0, of rms) and rstd, of this image and of the next.
+  // Of this image and of the next.
   const auto statistics_of = [&](int parity) {
     return RowNumbers<A>(s, s.statistics_at + parity * ((s.parameters_at - s.statistics_at) / 2));
-  };
-  const auto fetch_statistics = [&](int of, int parity) {
-    const int last = p.geometry.row_ndim - 1;
-    const A* const means = image_in<const A>(p.mean, p.geometry, of);
-    const A* const rstds = image_in<const A>(p.rstd, p.geometry, of);
-    for (int row = threadIdx.x; row < s.places; row += s.threads) {
-      const RowNumbers<A> to = statistics_of(parity);
-      const bool centred = p.mean.data != nullptr;
-      copy_async<sizeof(A)>(shared_address(&to.first(row)), means + row * p.mean.row_stride[last], centred);
-      copy_async<sizeof(A)>(shared_address(&to.second(row)), rstds + row * p.rstd.row_stride[last], true);
-    }
   };
   entries_are_read(s);  // none yet, but the block is there
   start_after_previous();
   int image = cluster, parity = 0;
-  fetch_statistics(image, parity);
+  copy_statistics(p, s, image, statistics_of(parity));
   share.copy(0, image_in<const T>(p.x, p.geometry, image));
   share.copy(1, image_in<const T>(p.dy, p.geometry, image));
-  for (int c = threadIdx.x; c <= s.cols_a_block(); c += s.threads) {
-    weights[c] = weight_of_column<T>(p, p.weight, scalars.weight_offset, share.first_column() + c);
-  }
+  const A* const weights = keep_weights(p, scalars, s, share);
   ImageColumn<T> column(s, share.columns_of(share.rank));
   const ParameterPlaces<1> many(places);
   for (int number = 0; image < s.images; image += step, parity ^= 1, ++number) {
@@ -220,14 +264,10 @@ __global__ void __launch_bounds__(image_threads(false, true))
     begin_exchange(s, memory, share.rank);
     if (gradients) column.add(s, statistics);
     many.after(number, column.dweight, column.dbias);
-    if (next < s.images) fetch_statistics(next, parity ^ 1);
+    if (next < s.images) copy_statistics(p, s, next, statistics_of(parity ^ 1));
     end_exchange(s);
     for (int row = threadIdx.x; row < s.places; row += s.threads) {
-      SumPair<A> sum = memory.entries(s, 0)[row];
-      for (int block = 1; block < s.cluster; ++block) {
-        const SumPair<A> of = memory.entries(s, block)[row];
-        sum = {sum.first + of.first, sum.second + of.second};
-      }
+      const SumPair<A> sum = sum_of_entries(s, memory, row);
       memory.results.set(row, sum.first, sum.second);
     }
     __syncthreads();

@@ -20,17 +20,20 @@ extern __shared__ __align__(16) char image_shared[];  // packs, then what ImageL
 /// What kernels are told beside the problem.
 struct ImageSplit : ImageLayout {
   Divisor by_band_packs, by_places, by_cols;  // by_cols: of a block
-  int cluster;
+  int cluster;                                // blocks that share an image
   int images;
   int helpers_log;  // of the threads that add up what a block has of a row, at most one for each line of a band
 
   ImageSplit(const RowGeometry& g, const RowPlan& plan, DType dtype, bool forward)
-      : ImageLayout(
-            image_layout(static_cast<int>(g.cols), plan.rows_per_block, dtype, plan.cluster, plan.threads, forward)),
+      : ImageSplit(
+            g, image_layout(static_cast<int>(g.cols), plan.rows_per_block, dtype, plan.cluster, plan.threads, forward),
+            plan.cluster) {}
+  ImageSplit(const RowGeometry& g, const ImageLayout& layout, int blocks)
+      : ImageLayout(layout),
         by_band_packs(static_cast<unsigned>(band_packs)),
         by_places(static_cast<unsigned>(places)),
         by_cols(static_cast<unsigned>(cols_a_block())),
-        cluster(plan.cluster),
+        cluster(blocks),
         images(static_cast<int>(g.rows / places)),
         helpers_log(band_log) {
     while (helpers_log > 0 && places << helpers_log > threads) --helpers_log;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans of variant image: rows side by side whose samples, but not lines, are whole packs.
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <vector>
@@ -27,6 +28,12 @@ RowRequest images(int64_t count, int64_t cols, int64_t places, DType dtype) {
   r.access = line % 16 == 0 ? RowAccess::packed_lines : line % 8 == 0 ? RowAccess::half_packed_lines : RowAccess::lines;
   r.images = cols * line % 16 == 0;
   r.parameter_gradients = true;
+  return r;
+}
+
+RowRequest images_like(RowRequest r, int64_t count) {
+  r.geometry.row_shape[0] = count;
+  r.geometry.rows = count * r.geometry.row_shape[1];
   return r;
 }
 
@@ -70,8 +77,38 @@ TEST(images_of_convnext) {
   }
 }
 
+/// Both kernels have every band once, and room for what they keep.
+void check_read_twice(const RowRequest& r, const RowPlan& plan, const DeviceInfo& device) {
+  const auto cols = static_cast<int>(r.geometry.cols), slices = static_cast<int>(plan.slices);
+  const int places = plan.rows_per_block;
+  const int64_t images = r.geometry.rows / places;
+  const ImageLayout sums = image_sums_layout(cols, places, r.dtype, plan.cluster);
+  CHECK_EQ(plan.blocks, images * plan.cluster);
+  CHECK(sums.threads == plan.threads && sums.shared_bytes == plan.shared_bytes && sums.scratch_at == 0);
+  CHECK(sums.lines >= 1 && sums.lines <= 18 && sums.lines * sums.band_packs <= sums.threads);
+  CHECK(sums.bands_a_block * plan.cluster >= sums.bands && sums.bands_a_block * (plan.cluster - 1) < sums.bands);
+  const ImageLayout apply = image_apply_layout(cols, places, r.dtype, slices);
+  CHECK(apply.threads >= kLeastImageThreads && apply.threads <= kMostImageThreads && apply.threads % 32 == 0);
+  CHECK(apply.lines >= 1 && apply.lines * apply.band_packs <= apply.threads);
+  CHECK(apply.bands_a_block <= kImageBands * apply.lines);
+  CHECK(apply.bands_a_block * slices >= apply.bands && apply.bands_a_block * (slices - 1) < apply.bands);
+  CHECK(apply.statistics_at >= 4 * apply.part_bytes && apply.statistics_at >= apply.threads * kImageBands * 16);
+  CHECK(apply.parameters_at - apply.statistics_at >= 4 * 8 * places && apply.statistics_at % 16 == 0);
+  CHECK_EQ(apply.shared_bytes - apply.parameters_at, (apply.cols_a_block() + 1) * 4);
+  CHECK(std::max(sums.shared_bytes, apply.shared_bytes) <= device.shared_memory_block);
+  const int64_t images_a_part = (images + plan.parts - 1) / plan.parts;
+  CHECK(images_a_part <= 64 && images_a_part * (plan.parts - 1) < images);
+  CHECK(plan.workspace_bytes >= static_cast<size_t>(r.geometry.rows * 8 + plan.parts * cols * 8) && plan.places == 0);
+  const RowPlan one = plan_of(images_like(r, 1), false, device), many = plan_of(images_like(r, 100000), false, device);
+  for (const RowPlan& other : {one, many}) {  // how a row is summed does not depend on how many there are
+    CHECK(other.cluster == plan.cluster && other.threads == plan.threads && other.slices == plan.slices);
+  }
+  CHECK_EQ(one.parts, 1);
+  CHECK(many.parts >= 100000 / 64);
+}
+
 TEST(every_image_is_divided_and_fits) {
-  int taken = 0;
+  int taken = 0, twice = 0;
   for (const DeviceInfo& device : {kHopper, kAmpere, kTuring}) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       for (int64_t cols = 1; cols < 6000; cols += 1 + cols / 12) {
@@ -81,6 +118,11 @@ TEST(every_image_is_divided_and_fits) {
             const RowPlan plan = plan_of(r, forward, device);
             if (plan.variant != NORMACT_ROW_IMAGE) continue;
             ++taken;
+            if (plan.slices > 0) {
+              check_read_twice(r, plan, device);
+              ++twice;
+              continue;
+            }
             const ImageLayout s = layout_of(r, plan, forward);
             CHECK(plan.cluster == 1 || device.compute_capability >= 90);
             CHECK_EQ(int64_t{s.bands} * s.band_packs * 16, cols * places * size_of(dtype));
@@ -107,7 +149,22 @@ TEST(every_image_is_divided_and_fits) {
       }
     }
   }
-  CHECK(taken > 1000);
+  CHECK(taken > 1000 && twice > 50);
+}
+
+TEST(large_images_are_read_twice_backward) {
+  const auto slices = [](int64_t count, int64_t cols, int64_t places, DType dtype, bool forward = false) {
+    const RowPlan plan = plan_of(images(count, cols, places, dtype), forward);
+    return plan.variant == NORMACT_ROW_IMAGE ? plan.slices : -1;
+  };
+  CHECK_EQ(slices(256, 1024, 196, DType::bf16), 19);  // 512 bands, 28 a block
+  CHECK_EQ(slices(256, 1024, 196, DType::bf16, true), 0);
+  CHECK_EQ(slices(64, 768, 196, DType::bf16), 0);
+  CHECK(slices(64, 768, 289, DType::bf16) > 0 && slices(64, 768, 289, DType::f32) > 0);
+  CHECK_EQ(slices(256, 1024, 196, DType::f32), -1);  // tiles
+  CHECK(slices(8, 60000, 49, DType::bf16) > 0);
+  CHECK_EQ(slices(8, 60000, 49, DType::bf16, true), -1);  // too large to be kept
+  CHECK_EQ(slices(8, 1000000, 49, DType::bf16), -1);      // a thread would add up too many
 }
 
 TEST(what_images_leave_to_others) {
@@ -119,7 +176,7 @@ TEST(what_images_leave_to_others) {
   for (const RowRequest& r :
        {gaps, activated, images(8, 64, 49, DType::f64), images(8, 63, 49, DType::bf16), images(8, 64, 7, DType::bf16),
         images(8, 64, 64, DType::bf16), images(8, 64, 4099, DType::bf16), images(8, 64, 9, DType::bf16),
-        images(8, 60000, 49, DType::bf16)}) {
+        images(8, 1000000, 49, DType::bf16)}) {
     for (const bool forward : {true, false}) CHECK(plan_of(r, forward).variant != NORMACT_ROW_IMAGE);
   }
   RowRequest packs = images(8, 64, 256, DType::bf16);  // tiles are for these, but it can be asked for

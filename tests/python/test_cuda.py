@@ -71,7 +71,8 @@ def check_side_by_side(device: Device, kind: str, dtype: str, parameter_dtype: s
         done |= check_variants(device, problem, "offset_by_one")
     # Images: of a block and of clusters, bands of several lines and of one, more rows than threads, the last block with
     # fewer bands.
-    for shape in ((5, 64, 49), (2, 720, 49), (2, 768, 196), (1, 16, 2044), (3, 500, 121), (2, 1536, 7, 7)):
+    large = ((1, 1088, 196), (3, 768, 17, 17), (2, 8192, 49))  # read twice, backward
+    for shape in ((5, 64, 49), (2, 720, 49), (2, 768, 196), (1, 16, 2044), (3, 500, 121), (2, 1536, 7, 7), *large):
         problem = Problem(kind, shape, dtype, parameter_dtype, residual=shape[0] == 2, axes=(1,))
         done |= check_variants(device, problem, "contiguous")
     two = Problem(kind, (3, 10, 5, 16), dtype, parameter_dtype, residual=True, axes=(0, 2))
@@ -102,8 +103,8 @@ def test_many_rows_side_by_side(device: Device, kind: str, dtype: str, pixels: i
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_many_images(device: Device, kind: str, dtype: str) -> None:
-    """Several images for a cluster, whose copies and statistics come in ahead."""
-    for shape in ((700, 64, 49), (300, 768, 49), (150, 384, 196)):
+    """Several images for a cluster, whose copies and statistics come in ahead; and of those that are read twice."""
+    for shape in ((700, 64, 49), (300, 768, 49), (150, 384, 196), (40, 768, 289), (90, 1088, 196)):
         for residual in (False, True):
             problem = Problem(kind, shape, dtype, "float32", residual=residual, axes=(1,))
             with normact.row_variant("image"):
