@@ -127,8 +127,8 @@ def gated() -> list[Case]:
 IMAGES = ((64, 256, 56, 56), (32, 96, 224, 224))  # norms of the channels of every pixel, as in ConvNeXt
 # Samples of so many features: more than a tile holds, so that they are read twice.
 SAMPLES = ((200_000, 256), (60_000, 1_000), (60_000, 1_001), (16_384, 4_096))
-# Its last stages, tiny and large: planes that are not whole packs in 16 bits.
-SMALL_IMAGES = ((64, 384, 14, 14), (64, 768, 7, 7), (64, 768, 14, 14), (64, 1536, 7, 7))
+# Its last stages, tiny and large, and one of xlarge: planes that are not whole packs in 16 bits.
+SMALL_IMAGES = ((64, 384, 14, 14), (64, 768, 7, 7), (64, 768, 14, 14), (64, 1536, 7, 7), (256, 1024, 14, 14))
 
 
 FEW = ("relu", "gelu", "gelu_tanh", "silu", "bias_gelu", "swiglu")
