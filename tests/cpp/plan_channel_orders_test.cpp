@@ -243,6 +243,19 @@ TEST(launches_are_tested_on_a_gpu) {  // test_channel_planes.py
   CHECK(plan_of(p).order == ChannelOrder::rings);
 }
 
+TEST(backwards_of_narrow_rows_go_by_launches) {
+  const auto order_of = [](int64_t samples, int64_t channels, int64_t places, DType dtype) {
+    return plan_of(backward(forward(Layout::rows, samples, channels, places, 0, dtype))).order;
+  };
+  // MobileNet, EfficientNet.
+  CHECK(order_of(64, 40, 784, DType::bf16) == ChannelOrder::launches);
+  CHECK(order_of(256, 80, 196, DType::bf16) == ChannelOrder::launches);
+  CHECK(order_of(256, 112, 196, DType::bf16) == ChannelOrder::launches);
+  CHECK(order_of(64, 40, 784, DType::f32) == ChannelOrder::launches);
+  CHECK(order_of(64, 80, 196, DType::bf16) == ChannelOrder::slabs);  // which are faster where they fit
+  CHECK(plan_of(forward(Layout::rows, 256, 40, 784, 0)).order == ChannelOrder::kept);  // forwards stay
+}
+
 TEST(sets_of_planes_go_through_clusters) {
   ChannelForward p = forward(Layout::planes, 64, 256, 3136, 0);
   ChannelPlan plan = plan_of(p);
