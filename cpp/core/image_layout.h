@@ -83,7 +83,7 @@ inline ImageLayout image_apply_layout(int cols, int places, DType dtype, int sli
   const int packs = places / std::gcd(places, 16 / size_of(dtype));
   int threads = kLeastImageThreads, idle = kMostImageThreads;
   for (int some = kLeastImageThreads; some <= kMostImageThreads; some += 32) {
-    if (some < packs || some % packs * threads >= idle * some) continue;
+    if (packs < 1 || some < packs || some % packs * threads >= idle * some) continue;
     idle = some % packs;
     threads = some;
   }
