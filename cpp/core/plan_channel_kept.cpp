@@ -118,9 +118,9 @@ bool plan_rounds(const ChannelRequest& r, const DeviceInfo& device, const Channe
 }
 
 /// Backwards of batch norms whose rows are narrower than two tiles go by launches (H200, us, kept and so; with relu, an
-/// addend, a mask or y alike): bf16 64x40x28x28 15.0 and 10.5, 256x80x14x14 18.9 and 14.6, 64x24x56x56 19.5 and 16.0,
-/// 256x112x14x14 20.7 and 17.5; fp32 64x40x28x28 14.7 and 12.2, 64x16x56x56 with relu 17.8 and 17.0. Of wider ones,
-/// from y: bf16 8x256x56x56 23.9 and 28.9, fp32 32x128x28x28 23.4 and 27.5.
+/// addend, a mask or y no slower): bf16 64x40x28x28 15.0 and 10.5, 256x80x14x14 18.9 and 14.6, 64x24x56x56 19.5
+/// and 16.0, 256x112x14x14 20.7 and 17.5; fp32 64x40x28x28 14.7 and 12.2, 64x16x56x56 with relu 17.8 and 17.0. Of wider
+/// ones, from y: bf16 8x256x56x56 23.9 and 28.9, fp32 32x128x28x28 23.4 and 27.5.
 bool is_narrow_backward(const ChannelRequest& r) {
   return r.kept > 1 && r.access == ChannelAccess::rows && r.set == ChannelSet::channel &&
          r.geometry.channels * size_of(r.dtype) < 2 * kRowBytes;

@@ -153,9 +153,9 @@ struct BandGradients {
 /// dx of a pack whose columns have the weights first and next, and what it adds to the gradients of these.
 template <class T, NormKind kKind, class A = Accumulator<T>>
 __device__ __forceinline__ Pack<T> image_gradient(const ImageShare<T>& share, const ImageStatistics<T, kKind>& rows,
-                                                  const A (&c1)[kPackSize<T>], const A (&c2)[kPackSize<T>], A first,
-                                                  A next, const Pack<T>& x_pack, const Pack<T>& dy_pack,
-                                                  const Pack<T>* addend, SumPair<A> (&sums)[2]) {
+                                                  const RowFactors<T, true>& factors, A first, A next,
+                                                  const Pack<T>& x_pack, const Pack<T>& dy_pack, const Pack<T>* addend,
+                                                  SumPair<A> (&sums)[2]) {
   constexpr int kSize = kPackSize<T>;
   A x[kSize], dy[kSize];
   unpack(x_pack, x);
@@ -163,7 +163,7 @@ __device__ __forceinline__ Pack<T> image_gradient(const ImageShare<T>& share, co
   rows.centre(x);
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
-    const A scaled = rows.rstd[j] * dy[j];
+    const A scaled = factors.rstd[j] * dy[j];
     if (j < share.split) {
       sums[0].first += scaled * x[j];
       sums[0].second += dy[j];
@@ -171,7 +171,7 @@ __device__ __forceinline__ Pack<T> image_gradient(const ImageShare<T>& share, co
       sums[1].first += scaled * x[j];
       sums[1].second += dy[j];
     }
-    dy[j] = input_gradient(j < share.split ? first : next, x[j], scaled, c1[j], c2[j]);
+    dy[j] = input_gradient(j < share.split ? first : next, x[j], scaled, factors.c1[j], factors.c2[j]);
   }
   if (addend != nullptr) {
     unpack(*addend, x);
@@ -218,13 +218,11 @@ __global__ void __launch_bounds__(kMostImageThreads, 2)
     __syncthreads();  // the numbers of this image are there, and nobody reads those of the one before
     if (image + 1 < end) fetch(image + 1, parity ^ 1);
     const ImageStatistics<T, kKind> rows(share, statistics_of(parity));
-    A c1[kSize], c2[kSize];
-    sums_of(parity).get(share, c2, c1);
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      const A factor = scalars.reciprocal_cols * rows.rstd[j];
-      c2[j] *= factor * rows.rstd[j];  // of x - mean
-      c1[j] = kKind == NormKind::layer ? c1[j] * factor : A(0);
+    RowFactors<T, true> factors;
+    {
+      A sum[2][kSize];
+      sums_of(parity).get(share, sum[0], sum[1]);
+      factors.find(rows, scalars.reciprocal_cols, sum);
     }
 #pragma unroll
     for (int k = 0; k < kImageBands; ++k) {
@@ -232,10 +230,11 @@ __global__ void __launch_bounds__(kMostImageThreads, 2)
       const A* const of = weights + share.column_of(k);
       Pack<T> addend{};
       if (p.dresidual.data != nullptr) addend = load_pack(share.in(addends, k));
-      store_pack(share.in(dx, k), image_gradient<T, kKind>(
-                                      share, rows, c1, c2, of[0], of[1], load_shared_pack<T>(share.slot(2 * parity, k)),
-                                      load_shared_pack<T>(share.slot(2 * parity + 1, k)),
-                                      p.dresidual.data != nullptr ? &addend : nullptr, columns.own[k]));
+      store_pack(
+          share.in(dx, k),
+          image_gradient<T, kKind>(share, rows, factors, of[0], of[1], load_shared_pack<T>(share.slot(2 * parity, k)),
+                                   load_shared_pack<T>(share.slot(2 * parity + 1, k)),
+                                   p.dresidual.data != nullptr ? &addend : nullptr, columns.own[k]));
     }
   }
   if (p.dweight.data != nullptr || p.dbias.data != nullptr) {

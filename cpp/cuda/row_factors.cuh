@@ -7,14 +7,15 @@
 
 namespace normact::cuda {
 
-/// What input_gradient() needs of a thread's rows. c2 is that of x - mean instead of xhat. In 16 bits it is that of x,
-/// and c1 takes in -mean * c2: an operation less for each element. That loses 2^-24 of mean * c2, and where a mean is
-/// more than some thousand deviations, x of 16 bits hardly has any, and c2 is next to 0.
-template <class T>
+/// What input_gradient() needs of a thread's rows. c2 is that of x - mean instead of xhat. In 16 bits, where x - mean
+/// is not needed for anything else, it is that of x, and c1 takes in -mean * c2: an operation less for each element.
+/// That loses 2^-24 of mean * c2, and where a mean is more than some thousand deviations, x of 16 bits hardly has any,
+/// and c2 is next to 0.
+template <class T, bool kCentred = sizeof(T) != 2>
 struct RowFactors {
   using A = Accumulator<T>;
   static constexpr int kSize = kPackSize<T>;
-  static constexpr bool kOfCentred = sizeof(T) != 2;
+  static constexpr bool kOfCentred = kCentred;
   A rstd[kSize], c1[kSize], c2[kSize];
 
   template <class Statistics, int kSums>
