@@ -151,7 +151,7 @@ bool plan_run_cluster(const RowRequest& r, const DeviceInfo& device, Direction d
     if (lanes > most || lanes < 2 * kWarp || lanes * (runs - 1) * run > last) continue;
     plan->threads_per_row = static_cast<int>(lanes);
     plan->threads = plan->threads_per_row + (kSliceServants + (forward ? kForwardMovers : kBackwardMovers)) * kWarp;
-    if (plan_clusters(r, device, log, forward, plan) && plan_full_run_ring(r, device, direction, 1, plan)) return true;
+    if (plan_clusters(r, device, log, false, plan) && plan_full_run_ring(r, device, direction, 1, plan)) return true;
   }
   return false;
 }

@@ -23,10 +23,50 @@ namespace normact::cuda {
 
 constexpr int kBackwardSliceThreads = (kBackwardSliceWarps + kSliceServants + kBackwardMovers) * kWarp;
 
+#if __CUDA_ARCH__ >= 900
+
+/// The last warp of the block: brings x, dy, dresidual and the statistics, and sends dx.
+template <class T, bool kLayer>
+__device__ __forceinline__ void move_backward_slices(const RowBackward& p, const BackwardRunTiles& tiles,
+                                                     const RowDivisor& divisor, const RowSlice& slice, int turns,
+                                                     char* ring, char* output, int slot_bytes, RunBarriers& barriers) {
+  using A = Accumulator<T>;
+  const BackwardBringer<T> bringer(tiles, slice.first);
+  const PieceSender<T, 3, 1> sender(tiles, slice.first);
+  const int lane = threadIdx.x % kWarp;
+  const int bytes = slice.cols * static_cast<int>(sizeof(T)), tile_bytes = tiles.layout.tile_bytes;
+  const auto bring = [&](int turn, int slot) {
+    if (turn >= turns) return;
+    const RowIndex row(divisor, slice.row(turn));
+    bringer.bring(bringer.tensor().row(row), bytes, ring, slot_bytes, slot, barriers);
+    A* statistics = reinterpret_cast<A*>(ring + slot * slot_bytes + tiles.inputs() * tile_bytes);
+    if (kLayer && lane == 0) copy_value_async(statistics, row_pointer<const A>(p.mean, row));
+    if (lane == 0) copy_value_async(statistics + 1, row_pointer<const A>(p.rstd, row));
+    if (lane == 0) barriers.full[slot].arrive_after_copies();
+  };
+#pragma unroll 1
+  for (int s = 0; s < tiles.stages; ++s) bring(s, s);
+  int slot = 0;
+  OutputTurn to_send;
+#pragma unroll 1
+  for (int turn = 0; turn < turns; ++turn, to_send.next()) {
+    const uintptr_t first = sender.tensor().row(RowIndex(divisor, slice.row(turn)));
+    finished_tile(barriers.finished[to_send.buffer], to_send.phase);
+    sender.send(first, bytes, output + to_send.buffer * tile_bytes);
+    bring(turn + tiles.stages, slot);
+    wait_bulk_read<0>();
+    __syncwarp();
+    if (lane == 0) barriers.free[to_send.buffer].arrive();
+    if (++slot == tiles.stages) slot = 0;
+  }
+}
+
+#endif
+
 template <class T, NormKind kKind, bool kActivated, int kRuns>
 __global__ void __launch_bounds__(kBackwardSliceThreads, 1)
     row_backward_cluster_runs_kernel(const __grid_constant__ KernelProblem<RowBackward, T, kActivated> p,
-                                     const __grid_constant__ BackwardRunTiles of_rows,
+                                     const __grid_constant__ BackwardRunTiles tiles,
                                      const Scalars<Accumulator<T>> scalars, void* workspace, double* places) {
 #if __CUDA_ARCH__ >= 900
   using A = Accumulator<T>;
@@ -41,28 +81,29 @@ __global__ void __launch_bounds__(kBackwardSliceThreads, 1)
   RunBarriers& barriers = memory.barriers;
 
   const RowSlice slice(static_cast<int>(p.geometry.cols));
-  const SlicedTiles<T, BackwardRunTiles> tiles(of_rows, slice);
-  const int tensors = tiles.residual ? 3 : 2;
+  const int turns = slice.turns(p.geometry.rows);
+  const int tensors = tiles.inputs();
   const int tile_bytes = tiles.layout.tile_bytes;
   const int slot_bytes = tensors * tile_bytes + tiles.layout.statistics_bytes;
   char* output = shared + tiles.stages * slot_bytes;
   const int warp = uniform_warp(), lanes = tiles.lanes, warps = lanes / kWarp;
   if (warp == warps) exchange.init(warps);
-  start_barriers(barriers, tiles.stages, 1 + kWarp, warps, kBackwardMovers);  // the mover's lanes bring the statistics
+  start_barriers(barriers, tiles.stages, BackwardBringer<T>::kTensors + 1, warps, kBackwardMovers);
   start_after_previous();
   cluster_arrive(slice.blocks);
   const Own own(threadIdx.x, lanes, slice.cols);
   A dweight[kValues] = {}, dbias[kValues] = {};
   const ParameterPlaces<kValues> many(places);
   if (warp > warps) {
-    move_backward_tiles<T, kLayer, false>(p, tiles, scalars.rows, shared, output, slot_bytes, barriers);
+    move_backward_slices<T, kLayer>(p, tiles, scalars.rows, slice, turns, shared, output, slot_bytes, barriers);
+    __syncwarp();
     cluster_wait(slice.blocks);
   } else if (warp == warps) {
     cluster_wait(slice.blocks);
     const auto merge = [](const SumPair<A>& part) {
       return SumPair<A>{warp_sum(part.first), kLayer ? warp_sum(part.second) : A(0)};
     };
-    for (int turn = 0; turn < tiles.turns(); ++turn) {
+    for (int turn = 0; turn < turns; ++turn) {
       const SumPair<A> total = exchange.merge(turn, warps, slice.blocks, slice.rank, merge, merge);
       if (threadIdx.x % kWarp == 0) {
         exchange.publish(turn, {total.first * scalars.reciprocal_cols, total.second * scalars.reciprocal_cols});
@@ -71,22 +112,19 @@ __global__ void __launch_bounds__(kBackwardSliceThreads, 1)
     __syncwarp();
   } else {
     const bool bias = kLayer || kActivated || p.dbias.data != nullptr;
-    const Shared weights(output + 2 * tile_bytes, threadIdx.x, lanes);
-    const Shared biases(output + 2 * tile_bytes + Shared::bytes(lanes), threadIdx.x, lanes);
+    const Shared weights(output + 2 * tile_bytes, threadIdx.x);
+    const Shared biases(output + 2 * tile_bytes + Shared::bytes(lanes), threadIdx.x);
     weights.fill(slice.of<T>(p.weight), A(1), scalars.weight_offset, own);
     if (kActivated) biases.fill(slice.of<T>(p.bias), A(0), A(0), own);
     cluster_wait(slice.blocks);
 
-    const auto offset_in = [&](const RunTensor& tensor, int turn) {
-      return own.offset() + row_offset(tiles, tensor, scalars.rows, slice.row(turn), 0);
-    };
-    /// xhat and dy (times the activation's slope) of a turn's row; returns its rstd.
-    const auto read = [&](int turn, const RunCursor& at, A(&xhat)[kValues], A(&gradient)[kValues]) {
+    /// xhat and dy (times the activation's slope) of the row at the cursor; returns its rstd.
+    const auto read = [&](const RunCursor& at, PiecePhases phases, A(&xhat)[kValues], A(&gradient)[kValues]) {
       const char* from = shared + at.slot * slot_bytes;
       const A* statistics = reinterpret_cast<const A*>(from + tensors * tile_bytes);
       const A mean = kLayer ? statistics[0] : A(0), rstd = statistics[1];
-      own.load(from + offset_in(tiles.input[0], turn), xhat);
-      own.load(from + tile_bytes + offset_in(tiles.input[1], turn), gradient);
+      own.load(from + own.offset() + phases[0], xhat);
+      own.load(from + tile_bytes + own.offset() + phases[1], gradient);
       own.clear(xhat);
       own.clear(gradient);
 #pragma unroll
@@ -97,7 +135,7 @@ __global__ void __launch_bounds__(kBackwardSliceThreads, 1)
     const auto contribute = [&](int turn, const RunCursor& at) {
       A xhat[kValues], gradient[kValues], weight[2], products[2] = {}, totals[2] = {};
       barriers.full[at.slot].wait(at.phase);
-      read(turn, at, xhat, gradient);
+      read(at, barriers.phases[at.slot], xhat, gradient);
 #pragma unroll
       for (int j = 0; j < kValues; ++j) {
         if (j % 2 == 0) weights.get_pair(j, weight);
@@ -114,7 +152,8 @@ __global__ void __launch_bounds__(kBackwardSliceThreads, 1)
     };
     const auto finish = [&](int turn, const RunCursor& at) {
       A xhat[kValues], gradient[kValues], weight[2];
-      const A rstd = read(turn, at, xhat, gradient);
+      const PiecePhases phases = barriers.phases[at.slot];
+      const A rstd = read(at, phases, xhat, gradient);
       const SumPair<A> means = exchange.answer(turn);
       const A c2 = means.first * rstd, c1 = kLayer ? means.second * rstd : A(0);
 #pragma unroll
@@ -123,14 +162,14 @@ __global__ void __launch_bounds__(kBackwardSliceThreads, 1)
         gradient[j] = input_gradient(gradient[j] * weight[j % 2], xhat[j], rstd, c1, c2);
       }
       if (tiles.residual) {
-        own.add(shared + at.slot * slot_bytes + 2 * tile_bytes + offset_in(tiles.input[2], turn), gradient);
+        own.add(shared + at.slot * slot_bytes + 2 * tile_bytes + own.offset() + phases[2], gradient);
       }
       barriers.free[at.buffer].wait(at.free_phase);
-      own.store(output + at.buffer * tile_bytes + offset_in(tiles.output[0], turn), gradient);
+      own.store(output + at.buffer * tile_bytes + own.offset() + phases[3], gradient);
       finish_tile(barriers.finished[at.buffer]);
       many.after(turn, dweight, dbias);
     };
-    work_on_turns(tiles.turns(), tiles.stages, contribute, finish);
+    work_on_turns(turns, tiles.stages, contribute, finish);
   }
   write_run_sums<T, 0>(p, Partials<A>(p, workspace, slice.clusters, slice.cluster), slice.first, shared, own, dweight,
                        dbias, many, warp < warps, 0, 1, lanes);

@@ -36,12 +36,29 @@ __device__ __forceinline__ void copy_value_async(A* shared, const A* global) {
                : "memory");
 }
 
-/// The last warp of the block. Shared memory: the ring's slots, of the tiles and their means and rstds, then two output
-/// buffers.
-template <class T, bool kLayer, bool kDense, class Tiles>
-__device__ __forceinline__ void move_backward_tiles(const RowBackward& p, const Tiles& tiles, const RowDivisor& divisor,
-                                                    char* ring, char* output, int slot_bytes, RunBarriers& barriers) {
+template <class T>
+using BackwardBringer = PieceBringer<T, 3, 1>;
+
+/// Starts bringing the statistics of a tile's rows into a slot; every lane arrives at its barrier.
+template <class T, bool kLayer>
+__device__ __forceinline__ void bring_statistics(const RowBackward& p, const BackwardRunTiles& tiles,
+                                                 const RowDivisor& divisor, int64_t first, int here, char* slot,
+                                                 Mbarrier& full) {
   using A = Accumulator<T>;
+  A* statistics = reinterpret_cast<A*>(slot + tiles.inputs() * tiles.layout.tile_bytes);
+  if (kLayer) {
+    for_each_statistic<A>(p.mean, divisor, first, here,
+                          [&](const A* from, int i) { copy_value_async(statistics + i, from); });
+  }
+  for_each_statistic<A>(p.rstd, divisor, first, here,
+                        [&](const A* from, int i) { copy_value_async(statistics + tiles.rows + i, from); });
+  full.arrive_after_copies();
+}
+
+template <class T, bool kLayer>
+__device__ __forceinline__ void move_backward_tiles(const RowBackward& p, const BackwardRunTiles& tiles,
+                                                    const RowDivisor& divisor, char* ring, char* output, int slot_bytes,
+                                                    RunBarriers& barriers) {
   const int lane = threadIdx.x % kWarp;
   const int tile_bytes = tiles.layout.tile_bytes;
   const auto fetch = [&](int tile, int slot) {
@@ -49,55 +66,80 @@ __device__ __forceinline__ void move_backward_tiles(const RowBackward& p, const 
     const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
     const int here = tiles.rows_of(tile);
     char* to = ring + slot * slot_bytes;
-    int bytes = fetch_rows<T, kDense>(tiles, tiles.input[0], divisor, first, here, to, barriers.full[slot]);
-    bytes += fetch_rows<T, kDense>(tiles, tiles.input[1], divisor, first, here, to + tile_bytes, barriers.full[slot]);
+    int bytes = fetch_rows<T>(tiles, tiles.input[0], divisor, first, here, to, barriers.full[slot]);
+    bytes += fetch_rows<T>(tiles, tiles.input[1], divisor, first, here, to + tile_bytes, barriers.full[slot]);
     if (tiles.residual) {
-      bytes +=
-          fetch_rows<T, kDense>(tiles, tiles.input[2], divisor, first, here, to + 2 * tile_bytes, barriers.full[slot]);
+      bytes += fetch_rows<T>(tiles, tiles.input[2], divisor, first, here, to + 2 * tile_bytes, barriers.full[slot]);
     }
-    A* statistics = reinterpret_cast<A*>(to + (tiles.residual ? 3 : 2) * tile_bytes);
-    if (kLayer) {
-      for_each_statistic<A>(p.mean, divisor, first, here,
-                            [&](const A* from, int i) { copy_value_async(statistics + i, from); });
-    }
-    for_each_statistic<A>(p.rstd, divisor, first, here,
-                          [&](const A* from, int i) { copy_value_async(statistics + tiles.rows + i, from); });
-    barriers.full[slot].arrive_after_copies();
-    if constexpr (!kDense) bytes = __reduce_add_sync(kFullWarp, bytes);
+    bring_statistics<T, kLayer>(p, tiles, divisor, first, here, to, barriers.full[slot]);
+    bytes = __reduce_add_sync(kFullWarp, bytes);
     __syncwarp();  // all lanes have written what they bring themselves
-    if (lane == 0) barriers.full[slot].arrive_and_expect(bytes);
+    if (lane < BackwardBringer<T>::kTensors) barriers.full[slot].arrive_and_expect(lane == 0 ? bytes : 0);
   };
 #pragma unroll 1
-  for (int s = 0; s < tiles.stages; ++s) fetch(tiles.begin() + s * tiles.step(), s);
+  for (int s = 0; s < tiles.stages; ++s) fetch(blockIdx.x + s * gridDim.x, s);
   int slot = 0;
   OutputTurn turn;
 #pragma unroll 1
-  for (int tile = tiles.begin(); tile < tiles.count; tile += tiles.step(), turn.next()) {
+  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x, turn.next()) {
     const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
     const int here = tiles.rows_of(tile);
     char* from = output + turn.buffer * tile_bytes;
-    barriers.finished[turn.buffer].wait(turn.phase);
-    wait_bulk_read<0>();  // the buffer before this one has been sent
-    __syncwarp();
-    if (lane == 0 && tile != tiles.begin()) barriers.free[turn.buffer ^ 1].arrive();
-    send_rows<kDense>(tiles, tiles.output[0], divisor, first, here, from);
+    finished_tile(barriers.finished[turn.buffer], turn.phase);
+    send_rows(tiles, tiles.output[0], divisor, first, here, from);
     commit_bulk();
-    fetch(tile + tiles.stages * tiles.step(), slot);
-    send_ends<T, kDense>(tiles, tiles.output[0], divisor, first, here, from);
+    fetch(tile + tiles.stages * gridDim.x, slot);
+    send_ends<T>(tiles, tiles.output[0], divisor, first, here, from);
+    wait_bulk_read<0>();
+    __syncwarp();
+    if (lane == 0) barriers.free[turn.buffer].arrive();
     if (++slot == tiles.stages) slot = 0;
   }
-  wait_bulk_read<0>();
-  __syncwarp();
 }
 
+/// The same of tiles that are a piece of each tensor.
 template <class T, bool kLayer>
-__device__ __forceinline__ void move_backward_tiles(const RowBackward& p, const BackwardRunTiles& tiles,
-                                                    const RowDivisor& divisor, char* ring, char* output, int slot_bytes,
-                                                    RunBarriers& barriers) {
+__device__ __forceinline__ void move_backward_pieces(const RowBackward& p, const BackwardRunTiles& tiles,
+                                                     const RowDivisor& divisor, char* ring, char* output,
+                                                     int slot_bytes, RunBarriers& barriers) {
+  const BackwardBringer<T> bringer(tiles, 0);
+  const PieceSender<T, 3, 1> sender(tiles, 0);
+  const int row_bytes = tiles.layout.row_bytes, tile_bytes = tiles.layout.tile_bytes;
+  const int64_t apart = int64_t{tiles.rows} * row_bytes;  // of tiles
+  const auto bring = [&](int tile, int slot) {
+    if (tile >= tiles.count) return;
+    const int here = tiles.rows_of(tile);
+    bringer.bring(bringer.tensor().data + tile * apart, here * row_bytes, ring, slot_bytes, slot, barriers);
+    bring_statistics<T, kLayer>(p, tiles, divisor, static_cast<int64_t>(tile) * tiles.rows, here,
+                                ring + slot * slot_bytes, barriers.full[slot]);
+  };
+#pragma unroll 1
+  for (int s = 0; s < tiles.stages; ++s) bring(blockIdx.x + s * gridDim.x, s);
+  int slot = 0;
+  OutputTurn turn;
+#pragma unroll 1
+  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x, turn.next()) {
+    const uintptr_t first = sender.tensor().data + tile * apart;
+    finished_tile(barriers.finished[turn.buffer], turn.phase);
+    sender.send(first, tiles.rows_of(tile) * row_bytes, output + turn.buffer * tile_bytes);
+    bring(tile + tiles.stages * gridDim.x, slot);
+    wait_bulk_read<0>();
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) barriers.free[turn.buffer].arrive();
+    if (++slot == tiles.stages) slot = 0;
+  }
+}
+
+/// The last warp of the block. Shared memory: the ring's slots, of the tiles and their means and rstds, then two output
+/// buffers.
+template <class T, bool kLayer>
+__device__ __forceinline__ void move_backward(const RowBackward& p, const BackwardRunTiles& tiles,
+                                              const RowDivisor& divisor, char* ring, char* output, int slot_bytes,
+                                              RunBarriers& barriers) {
   if (tiles.dense) {
-    move_backward_tiles<T, kLayer, true>(p, tiles, divisor, ring, output, slot_bytes, barriers);
+    move_backward_pieces<T, kLayer>(p, tiles, divisor, ring, output, slot_bytes, barriers);
   } else {
-    move_backward_tiles<T, kLayer, false>(p, tiles, divisor, ring, output, slot_bytes, barriers);
+    move_backward_tiles<T, kLayer>(p, tiles, divisor, ring, output, slot_bytes, barriers);
   }
 }
 #endif
@@ -115,8 +157,8 @@ __device__ __forceinline__ void for_each_run_parameter(const Operand& operand, A
   }
 }
 
-/// A parameter of a row's columns in shared memory, once for all rows of the block: of each lane a pair, then of each
-/// the next.
+/// A parameter of a row's columns in shared memory, once for all rows of the block: for a warp after the other (or all
+/// lanes of a shorter row), of each lane a pair, then of each the next.
 template <class T, class Own>
 struct SharedRunParameter {
   using A = Accumulator<T>;
@@ -124,20 +166,20 @@ struct SharedRunParameter {
     A value[2];
   };
   static_assert(Own::kValues % 2 == 0);
-  Pair* own;  // this lane's first
-  int lanes;
+  static constexpr int kApart = Own::kLanesOfWarp;  // a lane's pairs
+  Pair* own;                                        // this lane's first
 
-  __device__ __forceinline__ SharedRunParameter(char* memory, int lane, int lanes_of_row)
-      : own(reinterpret_cast<Pair*>(memory) + lane), lanes(lanes_of_row) {}
+  __device__ __forceinline__ SharedRunParameter(char* memory, int lane)
+      : own(reinterpret_cast<Pair*>(memory) + lane / kApart * (kApart * Own::kValues / 2) + lane % kApart) {}
   static __device__ __forceinline__ int bytes(int lanes) { return Own::kValues * lanes * static_cast<int>(sizeof(A)); }
 
   __device__ __forceinline__ void fill(const Operand& operand, A otherwise, A offset, const Own& of) const {
     for_each_run_parameter<T>(operand, otherwise, offset, of,
-                              [&](int j, A value) { own[j / 2 * lanes].value[j % 2] = value; });
+                              [&](int j, A value) { own[j / 2 * kApart].value[j % 2] = value; });
   }
   /// Those of elements j and j + 1 of the thread's.
   __device__ __forceinline__ void get_pair(int j, A* to) const {
-    const Pair pair = own[j / 2 * lanes];
+    const Pair pair = own[j / 2 * kApart];
     to[0] = pair.value[0];
     to[1] = pair.value[1];
   }
@@ -181,6 +223,12 @@ __device__ __forceinline__ void write_run_sums(const RowBackward& p, Partials<A>
       first, own.cols());
 }
 
+template <class A, int kCount>
+__device__ __forceinline__ void clear_unless(bool condition, A (&value)[kCount]) {
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) value[j] = condition ? value[j] : A(0);
+}
+
 /// kShareWeights: of activated rows, always.
 template <class T, NormKind kKind, bool kActivated, int kLanes, int kRuns, bool kShareWeights>
 __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardSharedRunThreads : kBackwardRunThreads, 1)
@@ -204,7 +252,7 @@ __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardShared
   const int slot_bytes = tensors * tile_bytes + tiles.layout.statistics_bytes;
   char* output = shared + tiles.stages * slot_bytes;
   // The mover's lanes bring the statistics.
-  start_barriers(barriers, tiles.stages, 1 + kWarp, threads / kWarp, kBackwardMovers);
+  start_barriers(barriers, tiles.stages, BackwardBringer<T>::kTensors + kWarp, threads / kWarp, kBackwardMovers);
   start_after_previous();
 
   const int lanes = kLanes != 0 ? kLanes : tiles.lanes;
@@ -216,13 +264,14 @@ __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardShared
   const ParameterPlaces<kValues> many(places);
   const bool direct = kMayBeDirect<kLanes> && tiles.direct;
   if (mover) {
-    if (!direct) move_backward_tiles<T, kLayer>(p, tiles, scalars.rows, shared, output, slot_bytes, barriers);
+    if (!direct) move_backward<T, kLayer>(p, tiles, scalars.rows, shared, output, slot_bytes, barriers);
+    __syncwarp();
   } else {
     using Shared = SharedRunParameter<T, Own>;
     const bool bias = kLayer || kActivated || p.dbias.data != nullptr;
     A weight[kShareWeights ? 2 : kValues];
-    const Shared weights(output + 2 * tile_bytes, lane, lanes);
-    const Shared biases(output + 2 * tile_bytes + Shared::bytes(lanes), lane, lanes);
+    const Shared weights(output + 2 * tile_bytes, lane);
+    const Shared biases(output + 2 * tile_bytes + Shared::bytes(lanes), lane);
     if constexpr (kShareWeights) {
       if (at == 0) weights.fill(p.weight, A(1), scalars.weight_offset, own);
       if (kActivated && at == 0) biases.fill(p.bias, A(0), A(0), own);
@@ -238,9 +287,8 @@ __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardShared
       const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
       const bool live = at < tiles.rows_of(tile);
       const int row = live ? at : 0;  // others go along with the first row, and add nothing to dweight and dbias
-      const auto offset_in = [&](const RunTensor& tensor) {
-        return row_offset(tiles, tensor, scalars.rows, first, row);
-      };
+      PiecePhases phases{};
+      const auto offset_in = [&](int tensor) { return row_offset(tiles, phases, tensor, scalars.rows, first, row); };
       char* from = shared + now.slot * slot_bytes + own.offset();
       const A* statistics = reinterpret_cast<const A*>(shared + now.slot * slot_bytes + tensors * tile_bytes);
       A xhat[kValues], gradient[kValues], sum[kSums];
@@ -253,18 +301,17 @@ __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardShared
         own.load_elements(row_pointer<const T>(p.dy, index), live, gradient);
       } else {
         barriers.full[now.slot].wait(now.phase);
+        phases = barriers.phases[now.slot];
         if constexpr (kLayer) mean = statistics[row];
         rstd = statistics[tiles.rows + row];
-        own.load(from + offset_in(tiles.input[0]), xhat);
-        own.load(from + tile_bytes + offset_in(tiles.input[1]), gradient);
+        own.load(from + offset_in(0), xhat);
+        own.load(from + tile_bytes + offset_in(1), gradient);
         own.clear(xhat);
         own.clear(gradient);
       }
 #pragma unroll
-      for (int j = 0; j < kValues; ++j) {
-        xhat[j] = normalized(xhat[j], mean, rstd);
-        if (!live) gradient[j] = A(0);
-      }
+      for (int j = 0; j < kValues; ++j) xhat[j] = normalized(xhat[j], mean, rstd);
+      if (tile == tiles.count - 1) clear_unless(live, gradient);
       if constexpr (kActivated) multiply_run_slopes<T>(gradient, xhat, weights, biases, p);
       A products[2] = {}, totals[2] = {};
 #pragma unroll
@@ -288,10 +335,10 @@ __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardShared
         if (live) own.store_elements(row_pointer<T>(p.dx, index), gradient);
         continue;
       }
-      if (tiles.residual) own.add(from + 2 * tile_bytes + offset_in(tiles.input[2]), gradient);
+      if (tiles.residual) own.add(from + 2 * tile_bytes + offset_in(2), gradient);
       barriers.free[now.buffer].wait(now.free_phase);
       if (live) {
-        own.store(output + now.buffer * tile_bytes + own.offset() + offset_in(tiles.output[0]), gradient);
+        own.store(output + now.buffer * tile_bytes + own.offset() + offset_in(3), gradient);
       }
       finish_tile(barriers.finished[now.buffer]);
       now.next(tiles.stages);

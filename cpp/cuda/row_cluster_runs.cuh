@@ -38,6 +38,10 @@ struct RowSlice {
         cols(min(width, cols_of_row - first)) {}
 
   __device__ __forceinline__ int64_t row(int turn) const { return cluster + int64_t{turn} * clusters; }
+  /// Rows of the cluster, of so many.
+  __device__ __forceinline__ int turns(int64_t rows) const {
+    return static_cast<int>((rows - cluster + clusters - 1) / clusters);
+  }
   /// A parameter from the block's first column on.
   template <class T>
   __device__ __forceinline__ Operand of(Operand parameter) const {
@@ -53,27 +57,6 @@ template <class N, class A>
 struct SliceMemory {
   WarpExchange<N, A> exchange;
   RunBarriers barriers;
-};
-
-/// The tiles of a block: a slice of one row each.
-template <class T, class Tiles>
-struct SlicedTiles : Tiles {
-  static constexpr bool kSliced = true;
-  int first_row, row_step;
-
-  __device__ __forceinline__ SlicedTiles(const Tiles& of_rows, const RowSlice& slice)
-      : Tiles(of_rows), first_row(slice.cluster), row_step(slice.clusters) {
-    constexpr int kSize = sizeof(T);
-#pragma unroll
-    for (RunTensor& tensor : this->input) tensor.data += slice.first * kSize;
-#pragma unroll
-    for (RunTensor& tensor : this->output) tensor.data += slice.first * kSize;
-    this->layout.row_bytes = slice.cols * kSize;
-  }
-  __device__ __forceinline__ int begin() const { return first_row; }
-  __device__ __forceinline__ int step() const { return row_step; }
-  /// Rows of the cluster.
-  __device__ __forceinline__ int turns() const { return (this->count - first_row + row_step - 1) / row_step; }
 };
 
 /// All rows of a working warp: contribute(turn, cursor) gives its part of a row's sums to the exchange, and

@@ -84,10 +84,58 @@ __device__ __forceinline__ void serve_slices(const RowForward& p, const Scalars<
 
 #endif
 
+#if __CUDA_ARCH__ >= 900
+
+/// The last warp of the block.
+template <class T>
+__device__ __forceinline__ void bring_forward_slices(const ForwardRunTiles& tiles, const RowDivisor& divisor,
+                                                     const RowSlice& slice, int turns, char* ring, int slot_bytes,
+                                                     RunBarriers& barriers) {
+  const ForwardBringer<T> bringer(tiles, slice.first);
+  const int bytes = slice.cols * static_cast<int>(sizeof(T));
+  const auto bring = [&](int turn, int slot) {
+    if (turn >= turns) return;
+    const uintptr_t first = bringer.tensor().row(RowIndex(divisor, slice.row(turn)));
+    bringer.bring(first, bytes, ring, slot_bytes, slot, barriers);
+  };
+#pragma unroll 1
+  for (int s = 0; s < tiles.stages; ++s) bring(s, s);
+  int slot = 0;
+  OutputTurn output;
+#pragma unroll 1
+  for (int turn = 0; turn < turns; ++turn, output.next()) {
+    finished_tile(barriers.finished[output.buffer], output.phase);
+    if (threadIdx.x % kWarp == 0) barriers.free[output.buffer].arrive();
+    bring(turn + tiles.stages, slot);
+    if (++slot == tiles.stages) slot = 0;
+  }
+}
+
+/// The last warp but one.
+template <class T>
+__device__ __forceinline__ void send_forward_slices(const ForwardRunTiles& tiles, const RowDivisor& divisor,
+                                                    const RowSlice& slice, int turns, char* buffers, int output_bytes,
+                                                    RunBarriers& barriers) {
+  const PieceSender<T, 2, 2> sender(tiles, slice.first);
+  const int bytes = slice.cols * static_cast<int>(sizeof(T));
+  OutputTurn output;
+#pragma unroll 1
+  for (int turn = 0; turn < turns; ++turn, output.next()) {
+    const uintptr_t first = sender.tensor().row(RowIndex(divisor, slice.row(turn)));
+    finished_tile(barriers.finished[output.buffer], output.phase);
+    sender.send(first, bytes, buffers + output.buffer * output_bytes);
+    wait_bulk_read<0>();
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) barriers.free[output.buffer].arrive();
+  }
+}
+
+#endif
+
 template <class T, NormKind kKind, bool kActivated, int kRuns>
 __global__ void __launch_bounds__(kForwardSliceThreads, 1)
     row_forward_cluster_runs_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
-                                    const __grid_constant__ ForwardRunTiles of_rows,
+                                    const __grid_constant__ ForwardRunTiles tiles,
                                     const Scalars<Accumulator<T>> scalars) {
 #if __CUDA_ARCH__ >= 900
   using A = Accumulator<T>;
@@ -101,27 +149,27 @@ __global__ void __launch_bounds__(kForwardSliceThreads, 1)
   RunBarriers& barriers = memory.barriers;
 
   const RowSlice slice(static_cast<int>(p.geometry.cols));
-  const SlicedTiles<T, ForwardRunTiles> tiles(of_rows, slice);
-  const int tile_bytes = tiles.layout.tile_bytes, slot_bytes = (tiles.residual ? 2 : 1) * tile_bytes;
+  const int turns = slice.turns(p.geometry.rows);
+  const int tile_bytes = tiles.layout.tile_bytes, slot_bytes = tiles.inputs() * tile_bytes;
   const int output_bytes = slot_bytes + tiles.layout.statistics_bytes;
   char* output = shared + tiles.stages * slot_bytes;
   const int warp = uniform_warp(), lane = threadIdx.x % kWarp, lanes = tiles.lanes, warps = lanes / kWarp;
   if (warp == warps) exchange.init(warps);
-  start_barriers(barriers, tiles.stages, 1, warps, kForwardMovers);
+  start_barriers(barriers, tiles.stages, ForwardBringer<T>::kTensors, warps, kForwardMovers);
   start_after_previous();
   cluster_arrive(slice.blocks);
   const Own own(threadIdx.x, lanes, slice.cols);
   if (warp >= warps) {
     if (warp == warps + 1) {
-      send_forward_tiles<T, false>(tiles, scalars.rows, output, output_bytes, barriers);
+      send_forward_slices<T>(tiles, scalars.rows, slice, turns, output, output_bytes, barriers);
     } else if (warp == warps + 2) {
-      bring_forward_tiles<T, false>(p, tiles, scalars.rows, shared, output, slot_bytes, output_bytes, barriers);
+      bring_forward_slices<T>(tiles, scalars.rows, slice, turns, shared, slot_bytes, barriers);
     }
     __syncwarp();
     cluster_wait(slice.blocks);
     if (warp == warps) {
       const int elements = lane < warps ? Own::count_of_warp(lane, lanes, slice.cols) : 0;
-      serve_slices<kKind>(p, scalars, slice, tiles.turns(), warps, elements, exchange);
+      serve_slices<kKind>(p, scalars, slice, turns, warps, elements, exchange);
     }
     __syncwarp();
     cluster_arrive(slice.blocks);
@@ -134,39 +182,37 @@ __global__ void __launch_bounds__(kForwardSliceThreads, 1)
   const RunMoments<kKind, Own> moments(own, Own::count_of_warp(warp, lanes, slice.cols));
   cluster_wait(slice.blocks);
 
-  const auto offset_in = [&](const RunTensor& tensor, int turn) {
-    return own.offset() + row_offset(tiles, tensor, scalars.rows, slice.row(turn), 0);
-  };
-  const auto read = [&](int turn, const RunCursor& at, A(&value)[kValues]) {
-    const char* from = shared + at.slot * slot_bytes;
-    own.load(from + offset_in(tiles.input[0], turn), value);
+  const auto read = [&](const RunCursor& at, PiecePhases phases, A(&value)[kValues]) {
+    const char* from = shared + at.slot * slot_bytes + own.offset();
+    own.load(from + phases[0], value);
     if (tiles.residual) {  // x = round(x + residual): the norm is of what the caller gets back
-      own.add(from + tile_bytes + offset_in(tiles.input[1], turn), value);
+      own.add(from + tile_bytes + phases[1], value);
       round_to<T>(value);
     }
   };
   const auto contribute = [&](int turn, const RunCursor& at) {
     A value[kValues];
     barriers.full[at.slot].wait(at.phase);
-    read(turn, at, value);
+    read(at, barriers.phases[at.slot], value);
     own.clear(value);
     exchange.contribute(turn, warp, moments.of(own, value));
   };
   const auto finish = [&](int turn, const RunCursor& at) {
     A value[kValues];
-    read(turn, at, value);
-    char* to = output + at.buffer * output_bytes;
+    const PiecePhases phases = barriers.phases[at.slot];
+    read(at, phases, value);
+    char* to = output + at.buffer * output_bytes + own.offset();
     const SumPair<A> statistics = exchange.answer(turn);
     barriers.free[at.buffer].wait(at.free_phase);
-    if (tiles.residual) own.store(to + tile_bytes + offset_in(tiles.output[1], turn), value);
+    if (tiles.residual) own.store(to + tile_bytes + phases[3], value);
     const A mean = kLayer ? statistics.first : A(0), rstd = statistics.second;
 #pragma unroll
     for (int j = 0; j < kValues; ++j) value[j] = affine(normalized(value[j], mean, rstd), weight[j], bias[j]);
     activate<T>(value, p);
-    own.store(to + offset_in(tiles.output[0], turn), value);
+    own.store(to + phases[2], value);
     finish_tile(barriers.finished[at.buffer]);
   };
-  work_on_turns(tiles.turns(), tiles.stages, contribute, finish);
+  work_on_turns(turns, tiles.stages, contribute, finish);
   cluster_arrive(slice.blocks);
   cluster_wait(slice.blocks);
 #endif

@@ -29,70 +29,91 @@ constexpr int kForwardRun = forward_run(sizeof(T));
 // The last two warps of the block move data: one brings tiles and writes statistics, one sends finished tiles. Shared
 // memory: the ring's slots, then two output buffers of the tiles and their means and rstds.
 
-template <class T, bool kDense, class Tiles>
-__device__ __forceinline__ void bring_forward_tiles(const RowForward& p, const Tiles& tiles, const RowDivisor& divisor,
-                                                    char* ring, const char* output, int slot_bytes, int output_bytes,
-                                                    RunBarriers& barriers) {
-  using A = Accumulator<T>;
+template <class T>
+using ForwardBringer = PieceBringer<T, 2, 2>;
+
+/// Writes the means and rstds of a finished tile, from behind its output buffer.
+template <class A>
+__device__ __forceinline__ void write_statistics(const RowForward& p, const ForwardRunTiles& tiles,
+                                                 const RowDivisor& divisor, int tile, const char* buffer,
+                                                 int slot_bytes) {
+  const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
+  const int here = tiles.rows_of(tile);
+  const A* statistics = reinterpret_cast<const A*>(buffer + slot_bytes);
+  if (p.mean.data != nullptr) {
+    for_each_statistic<A>(p.mean, divisor, first, here, [&](A* to, int i) { *to = statistics[i]; });
+  }
+  if (p.rstd.data != nullptr) {
+    for_each_statistic<A>(p.rstd, divisor, first, here, [&](A* to, int i) { *to = statistics[tiles.rows + i]; });
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void bring_forward_tiles(const RowForward& p, const ForwardRunTiles& tiles,
+                                                    const RowDivisor& divisor, char* ring, const char* output,
+                                                    int slot_bytes, int output_bytes, RunBarriers& barriers) {
+  const ForwardBringer<T> bringer(tiles, 0);
   const int lane = threadIdx.x % kWarp;
   const auto fetch = [&](int tile, int slot) {
     if (tile >= tiles.count) return;
     const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
     const int here = tiles.rows_of(tile);
+    if (tiles.dense) {
+      const int row_bytes = tiles.layout.row_bytes;
+      bringer.bring(bringer.tensor().data + first * row_bytes, here * row_bytes, ring, slot_bytes, slot, barriers);
+      return;
+    }
     char* to = ring + slot * slot_bytes;
-    int bytes = fetch_rows<T, kDense>(tiles, tiles.input[0], divisor, first, here, to, barriers.full[slot]);
+    int bytes = fetch_rows<T>(tiles, tiles.input[0], divisor, first, here, to, barriers.full[slot]);
     if (tiles.residual) {
       to += tiles.layout.tile_bytes;
-      bytes += fetch_rows<T, kDense>(tiles, tiles.input[1], divisor, first, here, to, barriers.full[slot]);
+      bytes += fetch_rows<T>(tiles, tiles.input[1], divisor, first, here, to, barriers.full[slot]);
     }
-    if constexpr (!kDense) bytes = __reduce_add_sync(kFullWarp, bytes);
+    bytes = __reduce_add_sync(kFullWarp, bytes);
     __syncwarp();  // all lanes have written what they bring themselves
-    if (lane == 0) barriers.full[slot].arrive_and_expect(bytes);
+    if (lane < ForwardBringer<T>::kTensors) barriers.full[slot].arrive_and_expect(lane == 0 ? bytes : 0);
   };
 #pragma unroll 1
-  for (int s = 0; s < tiles.stages; ++s) fetch(tiles.begin() + s * tiles.step(), s);
+  for (int s = 0; s < tiles.stages; ++s) fetch(blockIdx.x + s * gridDim.x, s);
   int slot = 0;
   OutputTurn turn;
 #pragma unroll 1
-  for (int tile = tiles.begin(); tile < tiles.count; tile += tiles.step(), turn.next()) {
-    barriers.finished[turn.buffer].wait(turn.phase);
-    fetch(tile + tiles.stages * tiles.step(), slot);
-    const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
-    const int here = tiles.rows_of(tile);
-    const A* statistics = reinterpret_cast<const A*>(output + turn.buffer * output_bytes + slot_bytes);
-    if (!Tiles::kSliced && p.mean.data != nullptr) {
-      for_each_statistic<A>(p.mean, divisor, first, here, [&](A* to, int i) { *to = statistics[i]; });
-    }
-    if (!Tiles::kSliced && p.rstd.data != nullptr) {
-      for_each_statistic<A>(p.rstd, divisor, first, here, [&](A* to, int i) { *to = statistics[tiles.rows + i]; });
-    }
+  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x, turn.next()) {
+    finished_tile(barriers.finished[turn.buffer], turn.phase);
+    fetch(tile + tiles.stages * gridDim.x, slot);
+    write_statistics<Accumulator<T>>(p, tiles, divisor, tile, output + turn.buffer * output_bytes, slot_bytes);
     __syncwarp();
     if (lane == 0) barriers.free[turn.buffer].arrive();
     if (++slot == tiles.stages) slot = 0;
   }
 }
 
-template <class T, bool kDense, class Tiles>
-__device__ __forceinline__ void send_forward_tiles(const Tiles& tiles, const RowDivisor& divisor, char* output,
-                                                   int output_bytes, RunBarriers& barriers) {
+template <class T>
+__device__ __forceinline__ void send_forward_tiles(const ForwardRunTiles& tiles, const RowDivisor& divisor,
+                                                   char* output, int output_bytes, RunBarriers& barriers) {
+  const PieceSender<T, 2, 2> sender(tiles, 0);
   OutputTurn turn;
 #pragma unroll 1
-  for (int tile = tiles.begin(); tile < tiles.count; tile += tiles.step(), turn.next()) {
+  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x, turn.next()) {
     const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
     const int here = tiles.rows_of(tile);
     char* from = output + turn.buffer * output_bytes;
     char* sums = from + tiles.layout.tile_bytes;  // x + residual
-    barriers.finished[turn.buffer].wait(turn.phase);
-    wait_bulk_read<0>();  // the buffer before this one has been sent
+    finished_tile(barriers.finished[turn.buffer], turn.phase);
+    if (tiles.dense) {
+      const int row_bytes = tiles.layout.row_bytes;
+      sender.send(sender.tensor().data + first * row_bytes, here * row_bytes, from);
+    } else {
+      send_rows(tiles, tiles.output[0], divisor, first, here, from);
+      if (tiles.residual) send_rows(tiles, tiles.output[1], divisor, first, here, sums);
+      commit_bulk();
+      send_ends<T>(tiles, tiles.output[0], divisor, first, here, from);
+      if (tiles.residual) send_ends<T>(tiles, tiles.output[1], divisor, first, here, sums);
+    }
+    wait_bulk_read<0>();
     __syncwarp();
-    if (threadIdx.x % kWarp == 0 && tile != tiles.begin()) barriers.free[turn.buffer ^ 1].arrive();
-    send_rows<kDense>(tiles, tiles.output[0], divisor, first, here, from);
-    if (tiles.residual) send_rows<kDense>(tiles, tiles.output[1], divisor, first, here, sums);
-    commit_bulk();
-    send_ends<T, kDense>(tiles, tiles.output[0], divisor, first, here, from);
-    if (tiles.residual) send_ends<T, kDense>(tiles, tiles.output[1], divisor, first, here, sums);
+    if (threadIdx.x % kWarp == 0) barriers.free[turn.buffer].arrive();
   }
-  wait_bulk_read<0>();
 }
 #endif
 
@@ -132,25 +153,17 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
   const int tile_bytes = tiles.layout.tile_bytes, slot_bytes = tensors * tile_bytes;
   const int output_bytes = slot_bytes + tiles.layout.statistics_bytes;
   char* output = shared + tiles.stages * slot_bytes;
-  start_barriers(barriers, tiles.stages, 1, threads / kWarp, kForwardMovers);
+  start_barriers(barriers, tiles.stages, ForwardBringer<T>::kTensors, threads / kWarp, kForwardMovers);
   start_after_previous();
   const bool direct = kMayBeDirect<kLanes> && tiles.direct;
   if (static_cast<int>(threadIdx.x) >= threads + kWarp) {
     if (direct) return;
-    if (tiles.dense) {
-      bring_forward_tiles<T, true>(p, tiles, scalars.rows, shared, output, slot_bytes, output_bytes, barriers);
-    } else {
-      bring_forward_tiles<T, false>(p, tiles, scalars.rows, shared, output, slot_bytes, output_bytes, barriers);
-    }
+    bring_forward_tiles<T>(p, tiles, scalars.rows, shared, output, slot_bytes, output_bytes, barriers);
     return;
   }
   if (static_cast<int>(threadIdx.x) >= threads) {
     if (direct) return;
-    if (tiles.dense) {
-      send_forward_tiles<T, true>(tiles, scalars.rows, output, output_bytes, barriers);
-    } else {
-      send_forward_tiles<T, false>(tiles, scalars.rows, output, output_bytes, barriers);
-    }
+    send_forward_tiles<T>(tiles, scalars.rows, output, output_bytes, barriers);
     return;
   }
 
@@ -172,7 +185,8 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
     const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
     const bool live = at < tiles.rows_of(tile);
     const int row = live ? at : 0;  // others go along with the first row
-    const auto offset_in = [&](const RunTensor& tensor) { return row_offset(tiles, tensor, scalars.rows, first, row); };
+    PiecePhases phases{};
+    const auto offset_in = [&](int tensor) { return row_offset(tiles, phases, tensor, scalars.rows, first, row); };
     char* from = shared + now.slot * slot_bytes + own.offset();
     char* to = output + now.buffer * output_bytes + own.offset();
     const RowIndex index(scalars.rows, direct ? first + row : 0);
@@ -181,20 +195,21 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
       own.load_elements(row_pointer<const T>(p.x, index), live, value);
     } else {
       barriers.full[now.slot].wait(now.phase);
-      own.load(from + offset_in(tiles.input[0]), value);
+      phases = barriers.phases[now.slot];
+      own.load(from + offset_in(0), value);
     }
     if (tiles.residual) {  // x = round(x + residual): the norm is of what the caller gets back
       if (direct) {
         own.add_elements(row_pointer<const T>(p.residual, index), value);
       } else {
-        own.add(from + tile_bytes + offset_in(tiles.input[1]), value);
+        own.add(from + tile_bytes + offset_in(1), value);
       }
       round_to<T>(value);
       if (direct) {
         if (live) own.store_elements(row_pointer<T>(p.residual_out, index), value);
       } else {
         barriers.free[now.buffer].wait(now.free_phase);
-        if (live) own.store(to + tile_bytes + offset_in(tiles.output[1]), value);
+        if (live) own.store(to + tile_bytes + offset_in(3), value);
       }
     }
     own.clear(value);
@@ -225,7 +240,7 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
         statistics[at] = mean;
         statistics[tiles.rows + at] = rstd;
       }
-      own.store(to + offset_in(tiles.output[0]), value);
+      own.store(to + offset_in(2), value);
     }
     finish_tile(barriers.finished[now.buffer]);
     now.next(tiles.stages);

@@ -106,6 +106,7 @@ class OwnRuns {
   using A = Accumulator<T>;
   static constexpr int kRunSize = kRun;
   static constexpr int kValues = kRuns * kRun;
+  static constexpr int kLanesOfWarp = kLanes == 0 || kLanes > kWarp ? kWarp : kLanes;  // that share a row
 
   __device__ __forceinline__ OwnRuns(int lane, int lanes, int cols)
       : first_(lane * kRun), step_(lanes * kRun), cols_(cols), last_(count_at(kRuns - 1)) {
