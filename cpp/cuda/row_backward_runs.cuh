@@ -229,6 +229,28 @@ __device__ __forceinline__ void clear_unless(bool condition, A (&value)[kCount])
   for (int j = 0; j < kCount; ++j) value[j] = condition ? value[j] : A(0);
 }
 
+#if __CUDA_ARCH__ >= 900
+/// Rows that pass by shared memory (kMayBeDirect). differentiate(xhat, gradient, mean, rstd, which) makes dx, without
+/// dresidual, of x and dy, in `gradient`.
+template <class T, bool kLayer, class Own, class Places, class A, class Differentiate>
+__device__ __forceinline__ void differentiate_direct_rows(const RowBackward& p, const BackwardRunTiles& tiles,
+                                                          const RowDivisor& divisor, const Own& own, int at,
+                                                          const Places& many, A (&dweight)[Own::kValues],
+                                                          A (&dbias)[Own::kValues], Differentiate differentiate) {
+  for (int tile = blockIdx.x, number = 0; tile < tiles.count; tile += gridDim.x, many.after(number++, dweight, dbias)) {
+    const bool live = at < tiles.rows_of(tile);
+    const RowIndex row(divisor, static_cast<int64_t>(tile) * tiles.rows + (live ? at : 0));
+    const A mean = kLayer ? *row_pointer<const A>(p.mean, row) : A(0), rstd = *row_pointer<const A>(p.rstd, row);
+    A xhat[Own::kValues], gradient[Own::kValues];
+    own.load_elements(row_pointer<const T>(p.x, row), live, xhat);
+    own.load_elements(row_pointer<const T>(p.dy, row), live, gradient);
+    differentiate(xhat, gradient, mean, rstd, 0);
+    if (tiles.residual) own.add_elements(row_pointer<const T>(p.dresidual, row), gradient);
+    if (live) own.store_elements(row_pointer<T>(p.dx, row), gradient);
+  }
+}
+#endif
+
 /// kShareWeights: of activated rows, always.
 template <class T, NormKind kKind, bool kActivated, int kLanes, int kRuns, bool kShareWeights>
 __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardSharedRunThreads : kBackwardRunThreads, 1)
@@ -281,39 +303,11 @@ __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardShared
     }
 
     const Sum row_sum(scratch, at, lane / kWarp, lanes / kWarp, 1 + at);
-    RunCursor now;
-    for (int tile = blockIdx.x, number = 0; tile < tiles.count;
-         tile += gridDim.x, many.after(number++, dweight, dbias)) {
-      const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
-      const bool live = at < tiles.rows_of(tile);
-      const int row = live ? at : 0;  // others go along with the first row, and add nothing to dweight and dbias
-      PiecePhases phases{};
-      const auto offset_in = [&](int tensor) { return row_offset(tiles, phases, tensor, scalars.rows, first, row); };
-      char* from = shared + now.slot * slot_bytes + own.offset();
-      const A* statistics = reinterpret_cast<const A*>(shared + now.slot * slot_bytes + tensors * tile_bytes);
-      A xhat[kValues], gradient[kValues], sum[kSums];
-      const RowIndex index(scalars.rows, direct ? first + row : 0);
-      A mean = A(0), rstd;
-      if (direct) {
-        if constexpr (kLayer) mean = *row_pointer<const A>(p.mean, index);
-        rstd = *row_pointer<const A>(p.rstd, index);
-        own.load_elements(row_pointer<const T>(p.x, index), live, xhat);
-        own.load_elements(row_pointer<const T>(p.dy, index), live, gradient);
-      } else {
-        barriers.full[now.slot].wait(now.phase);
-        phases = barriers.phases[now.slot];
-        if constexpr (kLayer) mean = statistics[row];
-        rstd = statistics[tiles.rows + row];
-        own.load(from + offset_in(0), xhat);
-        own.load(from + tile_bytes + offset_in(1), gradient);
-        own.clear(xhat);
-        own.clear(gradient);
-      }
+    const auto differentiate = [&](A(&xhat)[kValues], A(&gradient)[kValues], A mean, A rstd, int which) {
+      A products[2] = {}, totals[2] = {}, sum[kSums];
 #pragma unroll
       for (int j = 0; j < kValues; ++j) xhat[j] = normalized(xhat[j], mean, rstd);
-      if (tile == tiles.count - 1) clear_unless(live, gradient);
       if constexpr (kActivated) multiply_run_slopes<T>(gradient, xhat, weights, biases, p);
-      A products[2] = {}, totals[2] = {};
 #pragma unroll
       for (int j = 0; j < kValues; ++j) {
         if (kShareWeights && j % 2 == 0) weights.get_pair(j, weight);
@@ -325,23 +319,38 @@ __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardShared
       }
       sum[0] = products[0] + products[1];
       if constexpr (kLayer) sum[1] = totals[0] + totals[1];
-      row_sum.run(sum, now.buffer);
+      row_sum.run(sum, which);
       const A c2 = sum[0] * scalars.reciprocal_cols * rstd;
       const A c1 = kLayer ? sum[kLayer] * scalars.reciprocal_cols * rstd : A(0);
 #pragma unroll
       for (int j = 0; j < kValues; ++j) gradient[j] = input_gradient(gradient[j], xhat[j], rstd, c1, c2);
-      if (direct) {
-        if (tiles.residual) own.add_elements(row_pointer<const T>(p.dresidual, index), gradient);
-        if (live) own.store_elements(row_pointer<T>(p.dx, index), gradient);
-        continue;
+    };
+    if (direct) {
+      differentiate_direct_rows<T, kLayer>(p, tiles, scalars.rows, own, at, many, dweight, dbias, differentiate);
+    } else {
+      RunCursor now;
+      for (int tile = blockIdx.x, number = 0; tile < tiles.count;
+           tile += gridDim.x, now.next(tiles.stages), many.after(number++, dweight, dbias)) {
+        const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
+        const bool live = at < tiles.rows_of(tile);
+        const int row = live ? at : 0;  // others go along with the first row, and add nothing to dweight and dbias
+        barriers.full[now.slot].wait(now.phase);
+        const PiecePhases phases = barriers.phases[now.slot];
+        const auto offset_in = [&](int tensor) { return row_offset(tiles, phases, tensor, scalars.rows, first, row); };
+        char* from = shared + now.slot * slot_bytes + own.offset();
+        const A* statistics = reinterpret_cast<const A*>(shared + now.slot * slot_bytes + tensors * tile_bytes);
+        A xhat[kValues], gradient[kValues];
+        own.load(from + offset_in(0), xhat);
+        own.load(from + tile_bytes + offset_in(1), gradient);
+        own.clear(xhat);
+        own.clear(gradient);
+        if (tile == tiles.count - 1) clear_unless(live, gradient);
+        differentiate(xhat, gradient, kLayer ? statistics[row] : A(0), statistics[tiles.rows + row], now.buffer);
+        if (tiles.residual) own.add(from + 2 * tile_bytes + offset_in(2), gradient);
+        barriers.free[now.buffer].wait(now.free_phase);
+        if (live) own.store(output + now.buffer * tile_bytes + own.offset() + offset_in(3), gradient);
+        finish_tile(barriers.finished[now.buffer]);
       }
-      if (tiles.residual) own.add(from + 2 * tile_bytes + offset_in(2), gradient);
-      barriers.free[now.buffer].wait(now.free_phase);
-      if (live) {
-        own.store(output + now.buffer * tile_bytes + own.offset() + offset_in(3), gradient);
-      }
-      finish_tile(barriers.finished[now.buffer]);
-      now.next(tiles.stages);
     }
   }
 

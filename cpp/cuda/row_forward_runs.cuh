@@ -134,6 +134,35 @@ __device__ __forceinline__ void load_run_parameters(const Operand& of_weights, c
   }
 }
 
+template <class A>
+struct RunStatistics {
+  A mean, rstd;
+};
+
+#if __CUDA_ARCH__ >= 900
+/// Rows that pass by shared memory (kMayBeDirect). normalize(value, which) makes y of x and returns mean and rstd.
+template <class T, class Own, class Normalize>
+__device__ __forceinline__ void norm_direct_rows(const RowForward& p, const ForwardRunTiles& tiles,
+                                                 const RowDivisor& divisor, const Own& own, int lane, int at,
+                                                 Normalize normalize) {
+  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
+    const bool live = at < tiles.rows_of(tile);
+    const RowIndex row(divisor, static_cast<int64_t>(tile) * tiles.rows + (live ? at : 0));
+    typename Own::A value[Own::kValues];
+    own.load_elements(row_pointer<const T>(p.x, row), live, value);
+    if (tiles.residual) {
+      own.add_elements(row_pointer<const T>(p.residual, row), value);
+      round_to<T>(value);
+      if (live) own.store_elements(row_pointer<T>(p.residual_out, row), value);
+    }
+    const auto [mean, rstd] = normalize(value, 0);
+    if (!live) continue;
+    if (lane == 0) store_statistics(p, row, mean, rstd);
+    own.store_elements(row_pointer<T>(p.y, row), value);
+  }
+}
+#endif
+
 template <class T, NormKind kKind, bool kActivated, int kLanes, int kRuns>
 __global__ void __launch_bounds__(kForwardRunThreads, 1)
     row_forward_runs_kernel(const __grid_constant__ KernelProblem<RowForward, T, kActivated> p,
@@ -180,38 +209,7 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
     return value[0];
   };
 
-  RunCursor now;
-  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
-    const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
-    const bool live = at < tiles.rows_of(tile);
-    const int row = live ? at : 0;  // others go along with the first row
-    PiecePhases phases{};
-    const auto offset_in = [&](int tensor) { return row_offset(tiles, phases, tensor, scalars.rows, first, row); };
-    char* from = shared + now.slot * slot_bytes + own.offset();
-    char* to = output + now.buffer * output_bytes + own.offset();
-    const RowIndex index(scalars.rows, direct ? first + row : 0);
-    A value[kValues];
-    if (direct) {
-      own.load_elements(row_pointer<const T>(p.x, index), live, value);
-    } else {
-      barriers.full[now.slot].wait(now.phase);
-      phases = barriers.phases[now.slot];
-      own.load(from + offset_in(0), value);
-    }
-    if (tiles.residual) {  // x = round(x + residual): the norm is of what the caller gets back
-      if (direct) {
-        own.add_elements(row_pointer<const T>(p.residual, index), value);
-      } else {
-        own.add(from + tile_bytes + offset_in(1), value);
-      }
-      round_to<T>(value);
-      if (direct) {
-        if (live) own.store_elements(row_pointer<T>(p.residual_out, index), value);
-      } else {
-        barriers.free[now.buffer].wait(now.free_phase);
-        if (live) own.store(to + tile_bytes + offset_in(3), value);
-      }
-    }
+  const auto normalize = [&](A(&value)[kValues], int which) {
     own.clear(value);
     A mean = A(0);
     if constexpr (kLayer) {
@@ -220,19 +218,38 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
       for (int j = 0; j < kValues; ++j) value[j] -= mean;
       own.clear(value);
     }
-    const A variance = sum(sum_of<kValues, A>([&](int j) { return value[j] * value[j]; }), kLayer ? 1 : now.buffer) *
+    const A variance = sum(sum_of<kValues, A>([&](int j) { return value[j] * value[j]; }), kLayer ? 1 : which) *
                        scalars.reciprocal_cols;
     const A rstd = reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });
 #pragma unroll
     for (int j = 0; j < kValues; ++j) value[j] = affine(value[j] * rstd, weight[j], bias[j]);
     activate<T>(value, p);
-    if (direct) {
-      if (live) {
-        if (lane == 0) store_statistics(p, index, mean, rstd);
-        own.store_elements(row_pointer<T>(p.y, index), value);
-      }
-      continue;
+    return RunStatistics<A>{mean, rstd};
+  };
+  if (direct) {
+    norm_direct_rows<T>(p, tiles, scalars.rows, own, lane, at, normalize);
+    return;
+  }
+
+  RunCursor now;
+  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x, now.next(tiles.stages)) {
+    const int64_t first = static_cast<int64_t>(tile) * tiles.rows;
+    const bool live = at < tiles.rows_of(tile);
+    const int row = live ? at : 0;  // others go along with the first row
+    barriers.full[now.slot].wait(now.phase);
+    const PiecePhases phases = barriers.phases[now.slot];
+    const auto offset_in = [&](int tensor) { return row_offset(tiles, phases, tensor, scalars.rows, first, row); };
+    char* from = shared + now.slot * slot_bytes + own.offset();
+    char* to = output + now.buffer * output_bytes + own.offset();
+    A value[kValues];
+    own.load(from + offset_in(0), value);
+    if (tiles.residual) {  // x = round(x + residual): the norm is of what the caller gets back
+      own.add(from + tile_bytes + offset_in(1), value);
+      round_to<T>(value);
+      barriers.free[now.buffer].wait(now.free_phase);
+      if (live) own.store(to + tile_bytes + offset_in(3), value);
     }
+    const auto [mean, rstd] = normalize(value, now.buffer);
     barriers.free[now.buffer].wait(now.free_phase);
     if (live) {
       if (lane == 0) {
@@ -243,7 +260,6 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
       own.store(to + offset_in(2), value);
     }
     finish_tile(barriers.finished[now.buffer]);
-    now.next(tiles.stages);
   }
 #endif
 }
