@@ -6,8 +6,8 @@
 // Tile     consecutive rows, one for each group of lanes. It lies in shared memory at the same phase modulo 16 bytes as
 //          in global memory, so that all but its ragged ends moves in bulk copies of whole 16-byte granules.
 // Movers   the block's last warp (forward: two) only moves data: it starts the copies of the tiles to come, and writes
-//          finished tiles out of one of two buffers, and forward's statistics, but those of a cluster's rows. All others
-//          wait for it: where a tile is one piece, its lanes take the tensors side by side.
+//          finished tiles out of one of two buffers, and forward's statistics, but those of a cluster's rows. All
+//          others wait for it: where a tile is one piece, its lanes take the tensors side by side.
 // Direct   rows of up to a warp's lanes with gaps between them pass by shared memory: each would take bulk copies of
 //          its own, of some 150 cycles for any few bytes (H200).
 // Barriers `full` (a slot of the ring has arrived), `finished` (an output buffer has been filled, and the slot behind
