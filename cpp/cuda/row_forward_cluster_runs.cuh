@@ -82,10 +82,6 @@ __device__ __forceinline__ void serve_slices(const RowForward& p, const Scalars<
   }
 }
 
-#endif
-
-#if __CUDA_ARCH__ >= 900
-
 /// The last warp of the block.
 template <class T>
 __device__ __forceinline__ void bring_forward_slices(const ForwardRunTiles& tiles, const RowDivisor& divisor,
