@@ -23,7 +23,8 @@ def draw(gpu: Sequence[Record], cpu: Sequence[Record], folder: Path) -> list[Pat
     """Draws what the records allow and returns the pictures' paths."""
 
     def of(records: Sequence[Record], norms: bool) -> list[Record]:
-        return [r for r in records if (_case(r).family == "norm") == norms and not _case(r).operation.axes]
+        away = ("axes", "channels")  # norms whose columns are not those of a matrix's rows
+        return [r for r in records if (_case(r).family == "norm") == norms and _case(r).band not in away]
 
     norms = _draw_norms(of(gpu, True), of(cpu, True), folder)
     return norms + _draw_activations(of(gpu, False), of(cpu, False), folder)

@@ -257,8 +257,8 @@ __device__ __forceinline__ void send_ends(const Tiles& tiles, const RunTensor& t
 }
 
 /// Brings tiles that are a piece of each tensor. One warp moves what up to sixteen others work on, so it takes the
-/// tensors together: the first kTensors of its lanes have one each, and arrive at a slot's barrier.
-/// Those of the outputs only tell where a piece begins.
+/// tensors together: the first kTensors of its lanes have one each, and arrive at a slot's barrier. Those of the
+/// outputs only tell where a piece begins.
 template <class T, int kInputs, int kOutputs>
 class PieceBringer {
  public:

@@ -73,6 +73,7 @@ TEST(plans_of_an_h200) {
     CHECK_EQ(b.threads_per_row, g.backward_lanes);
     CHECK_EQ(b.vectors, g.backward_vectors);
     if (g.backward_cluster > 0) CHECK_EQ(b.cluster, g.backward_cluster);
+    if (g.access == kRuns && b.variant == NORMACT_ROW_CLUSTER) CHECK_EQ(f.parts, b.parts);  // all that run at once
   }
 }
 

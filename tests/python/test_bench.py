@@ -355,6 +355,11 @@ def test_activations_are_reported_and_drawn(tmp_path):
     assert means["normact"] == (pytest.approx([0.97, 0.97]), [0, 1])
 
 
+def test_images_are_not_drawn_among_rows(tmp_path):
+    image = gpu_record(Case("layer_norm", "forward", "bf16", (256, 1024, 14, 14)), 0.3, 0.1) | {"record": "gpu"}
+    assert plots.draw([image], [], tmp_path) == []
+
+
 def test_compare_tells_changes_from_noise(tmp_path, capsys):
     case, other, third = groups.cases_of(["smoke"])[:3]
     before = [gpu_record(case, 0.8, 0.5), gpu_record(other, 0.8, 0.5), gpu_record(third, 0.8, 0.5)]
