@@ -21,6 +21,7 @@ namespace normact {
 
 constexpr int kChannelThreads = 256;
 constexpr int kRingChunks = 16;     // of a ring, at most (RingDivision::slots)
+constexpr int kRingRounds = 4;      // of a chunk, at most: a batch of loads in the kernels
 constexpr int kRingChannels = 128;  // of a block's part of a set, at most, if several
 constexpr int kRingTeam = 160;      // blocks that share a set, at most
 constexpr int kRingDepth = 6;       // sets whose sums are exchanged at the same time
@@ -114,6 +115,7 @@ struct RingDivision {
   int slots;          // chunks that are there or on their way: those of a set, or more
   int last_rounds;    // that the last chunk of a set takes up: its own where the ring holds whole sets, else as any
   int ring_rounds;    // of all slots
+  int flight;         // chunks that are on their way at the same time, at most
   int lead;           // chunks of the next sets whose sums are taken before those of a set are asked for; or,
                       // negative, chunks of the set that are written before the next one's sums are taken
   int tables;         // sets whose parameters are there: those that chunks of the ring may belong to, and one that
@@ -231,6 +233,7 @@ struct ChannelRequest {
   int staged;         // that both passes read together, addends and what a slope needs included
   int kept;           // of these, those that both passes need, and that may be kept between them
   bool slopes;        // whether slopes are worth keeping as well: of 16 bits, of another activation than ReLU
+  bool exponentials;  // forward: whether y takes some, of 16 bits: as in `slopes`
   bool beside;        // whether a pass reads anything beside what may be kept: an addend, y, a mask
   bool mask;          // whether there is one
   bool marks;         // whether it is written

@@ -134,6 +134,13 @@ ChannelRequest request_with(const ChannelProblem& p, const ChannelView& x, Views
   return r;
 }
 
+/// Whether issue slots, not bytes, may be what an activation is short of.
+template <class Problem>
+bool is_busy(const Problem& p) {
+  const normact_activation_kind kind = p.activation.kind;
+  return size_of(p.dtype) == 2 && kind != NORMACT_ACTIVATION_IDENTITY && kind != NORMACT_ACTIVATION_RELU;
+}
+
 }  // namespace
 
 ChannelRequest request_of(const ChannelForward& p, int sm_margin) {
@@ -144,6 +151,7 @@ ChannelRequest request_of(const ChannelForward& p, int sm_margin) {
   r.staged = p.addend.data != nullptr ? 2 : 1;
   r.mask = r.marks = p.mask != nullptr;
   r.beside = p.addend.data != nullptr || r.mask;
+  r.exponentials = is_busy(p);
   r.averages = p.set == ChannelSet::group && p.running.mean.data != nullptr;
   r.sums = 3;
   r.parameters = 3;
@@ -158,7 +166,7 @@ ChannelRequest request_of(const ChannelBackward& p, ChannelPasses passes, int sm
   r.mask = p.mask != nullptr;
   const normact_activation_kind kind = p.activation.kind;
   r.staged = kind != NORMACT_ACTIVATION_IDENTITY && !r.mask ? r.tensors : r.kept;
-  r.slopes = size_of(p.dtype) == 2 && kind != NORMACT_ACTIVATION_IDENTITY && kind != NORMACT_ACTIVATION_RELU;
+  r.slopes = is_busy(p);
   r.beside = r.tensors > r.kept || r.mask;
   r.sums = 2;
   r.parameters = 4;

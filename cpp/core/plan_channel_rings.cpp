@@ -2,7 +2,7 @@
 // Plans whose sets of planes go one after the other through the shared memory of teams of blocks (ChannelOrder::rings):
 // too large for all of x to be on the chip, or large enough for a turn to be worth its exchange. A team is a cluster,
 // or, where that is too small, an even part of the device.
-#include <cmath>
+#include <iterator>
 
 #include "core/plan_channel_division.h"
 
@@ -10,22 +10,35 @@ namespace normact {
 namespace {
 
 constexpr int kMostLog = 4;
-constexpr int kMostSets = 4;      // in a ring
-constexpr int kMostTeams = 4;     // that are no clusters
-constexpr int kRoundsAChunk = 4;  // a batch of loads in the kernels
-constexpr int64_t kMostRounds = kRingChunks * kRoundsAChunk;
+constexpr int kMostSets = 4;       // in a ring
+constexpr int kMostTeams = 6;      // that are no clusters, forward; ...
+constexpr int kMostSumsTeams = 4;  // ... backward
+constexpr int64_t kMostRounds = kRingChunks * kRingRounds;
 constexpr int64_t kMostNumbers = int64_t{1} << 30;  // kernels count sets in 32 bits
 
-// What a turn costs beside its bytes, in bytes that a block moves in that time. A cluster's: by the sets that are there
-// or on their way (1, 2, 3; between them evenly), and by its blocks. Fitted to 13 shapes, each in all clusters (H200,
-// bf16). Other teams': the exchange takes as long as memory takes to bring in kExchangeBytes, and copies as long as for
-// kTeamFlightBytes; what a ring has no room for of these is waited for, in which time other teams work. Fitted to 10
-// shapes, each in 1 to 4 teams.
+// What a turn costs beside its bytes, in bytes that a block moves in that time, fitted on an H200 in bf16. A cluster's:
+// by the sets that are there or on their way (1, 2, 3; between them evenly), and by its blocks (13 shapes, each in all
+// clusters).
 constexpr int64_t kSetBytes[] = {70 << 10, 20 << 10, 12 << 10};
 constexpr int64_t kClusterBytes[] = {0, 0, 4 << 10, 7 << 10, 10 << 10};
-constexpr int64_t kTeamBytes = 24 << 10, kExchangeBytes = 72 << 10;
-constexpr int64_t kSumsBytes = 36 << 10;  // a cluster's, of several channels in a backward
-constexpr int64_t kClusterFlightBytes = 96 << 10, kTeamFlightBytes = 48 << 10;  // that are on their way to a block
+constexpr int64_t kSumsBytes = 36 << 10;  // of several channels in a backward
+constexpr int64_t kClusterFlightBytes = 96 << 10;
+
+// That of teams which are no clusters: forward, of single channels without exponentials, and backward. The exchange
+// takes as long as so many bytes of the next sets take to come in and be summed; a turn that has less of a lead waits
+// (20 shapes, each in 1 to 6 teams: cuda/CHANNELS.md).
+constexpr int64_t kTeamBytes = 16 << 10, kTeamChannelBytes = 24 << 10, kTeamSumsBytes = 12 << 10;
+constexpr int64_t kLeadBytes = 84 << 10, kSumsLeadBytes = 96 << 10, kMostSumsWait = 90 << 10;
+
+// Bytes that are on their way to a block of such a team: as many as keep memory busy, for which a lead leaves room, and
+// at most so many, as the sums that blocks hand each other would queue behind more.
+constexpr int64_t kTeamFlightBytes = 48 << 10, kSumsFlightBytes = 32 << 10, kMostFlightBytes = 64 << 10;
+
+// Chunks are as large as leaves sums this lead: of a team that waits for few others; where exponentials take issue
+// slots; else kLeadBytes. Backward: rounds to try, in order.
+constexpr int64_t kFewBlocks = 48, kFewLeadBytes = 60 << 10, kBusyLeadBytes = 64 << 10;
+constexpr int kChunks[] = {4, 3, 2, 1}, kSumsChunks[] = {2, 4, 3, 1};
+
 constexpr double kLeastBlocks = 0.6;  // of the multiprocessors, that together reach memory's full speed
 
 struct Rings {
@@ -38,20 +51,22 @@ struct Rings {
   int64_t blocks() const { return teams * division.blocks; }
 };
 
-/// Threads that share the packs of a block as evenly as whole warps can, in few rounds.
-void share_packs(int64_t packs, RingDivision* d) {
+/// Threads that share the packs of a block: as evenly as whole warps can, in few rounds. Where blocks need not have
+/// whole rounds, in the fewest rounds of all warps, as a chunk costs a warp about as much as a round does.
+void share_packs(int64_t packs, bool whole, RingDivision* d) {
   constexpr int64_t kThreads = int64_t{kClusterWarps} * kWarp;
   const int64_t least = ceil_div(packs, kThreads);
   int64_t best = 0;
-  for (int64_t rounds = least; rounds <= least + std::max<int64_t>(1, least / 4); ++rounds) {
+  for (int64_t rounds = least; rounds <= least + std::max<int64_t>(1, least / (whole ? 4 : 3)); ++rounds) {
     const int64_t warps = ceil_div(packs, rounds * kWarp);
-    if (best != 0 && warps * kWarp * rounds >= best) continue;
-    best = warps * kWarp * rounds;
+    const int64_t cost = warps * (rounds + (whole ? 0 : ceil_div(rounds, kRingRounds)));
+    if (best != 0 && cost >= best) continue;
+    best = cost;
     d->warps = static_cast<int>(warps);
     d->rounds = static_cast<int>(rounds);
   }
   d->threads = d->warps * kWarp;
-  d->packs_a_block = d->threads * d->rounds;
+  d->packs_a_block = whole ? d->threads * d->rounds : static_cast<int>(round_up(packs, kWarp));
 }
 
 /// How many channels a block has a part of, and in how many blocks one lies, at most, that is not the whole set.
@@ -91,23 +106,38 @@ bool divide_rounds(const ChannelRequest& r, const DeviceInfo& device, int rounds
   return false;
 }
 
+int64_t chunk_bytes(const ChannelRequest& r, const RingDivision& d) {
+  return int64_t{d.rounds_a_chunk} * d.threads * kPackBytes * r.staged;
+}
+
+/// Chunks of a team that is no cluster that are on their way.
+int flight_of(const ChannelRequest& r, const RingDivision& d) {
+  const int64_t bytes = chunk_bytes(r, d);
+  const int64_t chunks = bytes < kMostFlightBytes ? std::max<int64_t>(2, kMostFlightBytes / bytes) : 1;
+  return static_cast<int>(std::min<int64_t>(d.slots, chunks));
+}
+
 /// Chunks that are summed before those of a set are asked for: what the ring has room for beside the set, but for what
 /// is on its way. A cluster's exchange is short: one is enough.
-int lead_of(const ChannelRequest& r, const RingDivision& d) {
-  const int64_t chunk_bytes = int64_t{d.rounds_a_chunk} * d.threads * kPackBytes * r.staged;
-  const int64_t flight_bytes = d.clusters ? kClusterFlightBytes : kTeamFlightBytes;
-  const int64_t left = d.slots - d.chunks - ceil_div(flight_bytes, std::max<int64_t>(1, chunk_bytes));
+int lead_of(const ChannelRequest& r, const RingDivision& d, int64_t flight_bytes) {
+  const int64_t left = d.slots - d.chunks - ceil_div(flight_bytes, chunk_bytes(r, d));
   if (d.clusters) return d.slots >= 2 * d.chunks ? 1 : static_cast<int>(std::clamp<int64_t>(left, -d.chunks, 1));
-  const int most = d.several && r.kept > 1 ? (kRingSums - 2) * d.chunks : kRingDepth / 2 * d.chunks - 1;
+  const int most = (d.several && r.kept > 1 ? kRingSums - 2 : kRingDepth / 2 - 1) * d.chunks;
   return static_cast<int>(std::clamp<int64_t>(left, d.slots >= 2 * d.chunks ? 1 : -d.chunks, most));
 }
 
-/// The largest chunks, or smaller ones that leave more of the ring to the next set. False if a set does not fit.
-bool divide_ring(const ChannelRequest& r, const DeviceInfo& device, RingDivision* d) {
+/// Bytes of the next sets whose sums are taken before those of a set are asked for.
+int64_t lead_bytes(const ChannelRequest& r, const RingDivision& d) {
+  const int rounds = d.lead / d.chunks * d.rounds + d.lead % d.chunks * d.rounds_a_chunk;
+  return int64_t{std::max(0, rounds)} * d.threads * kPackBytes * r.staged;
+}
+
+/// Chunks of a cluster: the largest, or smaller ones that leave more of the ring to the next set. False if a set does
+/// not fit.
+bool divide_cluster(const ChannelRequest& r, const DeviceInfo& device, RingDivision* d) {
   const RingDivision whole = *d;
   int most = -1;  // rounds of the next set
-  const int largest = d->clusters ? kRoundsAChunk : std::max(1, kRoundsAChunk / r.staged);
-  for (int rounds = std::min(whole.rounds, largest); rounds > 0; --rounds) {
+  for (int rounds = std::min(whole.rounds, kRingRounds); rounds > 0; --rounds) {
     RingDivision other = whole;
     if (!divide_rounds(r, device, rounds, &other)) continue;
     const int ahead = std::min(other.ring_rounds - other.rounds, other.rounds);
@@ -115,8 +145,42 @@ bool divide_ring(const ChannelRequest& r, const DeviceInfo& device, RingDivision
     most = ahead;
     *d = other;
   }
-  if (most >= 0) d->lead = lead_of(r, *d);
-  return most >= 0;
+  if (most < 0) return false;
+  d->lead = lead_of(r, *d, kClusterFlightBytes);
+  d->flight = d->slots;
+  return true;
+}
+
+/// Chunks of a team that is no cluster, of so many rounds: about as large as each other, with the lead that they allow.
+bool divide_team_by(const ChannelRequest& r, const DeviceInfo& device, int rounds, RingDivision* d) {
+  if (rounds > d->rounds || !divide_rounds(r, device, rounds, d)) return false;
+  const bool short_flight = r.kept > 1 && (d->several || !r.slopes);
+  d->lead = lead_of(r, *d, short_flight ? kSumsFlightBytes : kTeamFlightBytes);
+  d->flight = flight_of(r, *d);
+  return d->chunks * rounds - d->rounds <= d->rounds % 2;
+}
+
+/// Forward: the largest chunks that give sums enough of a lead, or those that give them the longest. Backward: of two
+/// rounds, or of four where slopes take issue slots; of four, too, where the ring does not hold two sets.
+bool divide_team(const ChannelRequest& r, const DeviceInfo& device, RingDivision* d) {
+  const RingDivision whole = *d;
+  const bool backward = r.kept > 1, busy = backward ? r.slopes && d->several : r.exponentials;
+  const int64_t enough = d->blocks <= kFewBlocks ? kFewLeadBytes : busy ? kBusyLeadBytes : kLeadBytes;
+  int64_t longest = 0;  // bytes
+  bool found = false;
+  for (const int rounds : backward && !busy ? kSumsChunks : kChunks) {
+    RingDivision other = whole;
+    if (!divide_team_by(r, device, rounds, &other)) continue;
+    const int64_t lead = lead_bytes(r, other);
+    const bool larger = rounds > d->rounds_a_chunk && other.slots > other.chunks;
+    const bool better = backward ? larger : busy ? lead > longest : lead >= longest;
+    if (found && !better) continue;
+    found = true;
+    longest = lead;
+    *d = other;
+    if (backward ? other.ring_rounds >= 2 * other.rounds : lead >= enough) break;
+  }
+  return found;
 }
 
 /// What a turn of a cluster costs by the sets that are there at once.
@@ -127,16 +191,15 @@ int64_t waiting_bytes(const RingDivision& d) {
   return of + (of_next - of) * (d.slots - sets * d.chunks) / d.chunks;
 }
 
-/// What a turn of one of some teams that are no clusters costs.
-int64_t waiting_bytes(const ChannelRequest& r, const RingDivision& d, int64_t teams) {
-  const int64_t round_bytes = int64_t{d.threads} * kPackBytes * r.staged;
-  const int ahead = std::max(0, d.lead);  // chunks
-  const int64_t lead = (ahead / d.chunks * d.rounds + ahead % d.chunks * d.rounds_a_chunk) * round_bytes;
-  const int64_t flight = (d.ring_rounds - d.rounds) * round_bytes - lead;
-  const int64_t uncovered =
-      std::max<int64_t>(0, kExchangeBytes - lead) + std::max<int64_t>(0, kTeamFlightBytes - flight);
-  const double share = std::sqrt(static_cast<double>(teams)) * r.staged / (r.staged + 1);  // of the bytes of a turn
-  return kTeamBytes + static_cast<int64_t>(static_cast<double>(uncovered) / share);
+/// What a turn of a team that is no cluster costs.
+int64_t team_waiting_bytes(const ChannelRequest& r, const RingDivision& d) {
+  const int64_t lead = lead_bytes(r, d);
+  const auto missing = [&](int64_t bytes) { return std::max<int64_t>(0, bytes - lead); };
+  if (r.kept > 1) {
+    return kTeamSumsBytes + std::min(kMostSumsWait, 2 * missing(r.slopes ? kBusyLeadBytes : kSumsLeadBytes));
+  }
+  return (d.several || r.exponentials ? kTeamBytes : kTeamChannelBytes) +
+         (r.exponentials ? 2 : 3) * missing(kLeadBytes);
 }
 
 /// Whether turns are worth the exchange of teams that are no clusters: the kept tensors could be read twice instead,
@@ -152,14 +215,15 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, int64_t sets, int
   const int64_t share = ceil_div(packs, blocks);
   if (teams < 1 || share > kMostRounds * kClusterWarps * kWarp) return false;
   RingDivision& d = of->division;
-  share_packs(share, &d);
+  share_packs(share, d.clusters || r.kept > 1, &d);
   if (d.clusters && (blocks - 1) * d.packs_a_block >= packs) return false;  // a block would have nothing
   d.blocks = static_cast<int>(d.clusters ? blocks : ceil_div(packs, d.packs_a_block));
   share_channels(r, &d);
-  if (d.channels > kRingChannels || !divide_ring(r, device, &d)) return false;
+  if (d.channels > kRingChannels) return false;
+  if (!(d.clusters ? divide_cluster(r, device, &d) : divide_team(r, device, &d))) return false;
   of->teams = std::min(sets, teams);
   of->turn_bytes = int64_t{d.packs_a_block} * kPackBytes * (r.staged + 1);
-  of->cost = of->turn_bytes + (d.clusters ? waiting_bytes(d) + cluster_bytes : waiting_bytes(r, d, of->teams));
+  of->cost = of->turn_bytes + (d.clusters ? waiting_bytes(d) + cluster_bytes : team_waiting_bytes(r, d));
   if (d.clusters && d.several && r.kept > 1) of->cost += kSumsBytes;
   if (!d.clusters && !is_worth(r, *of)) return false;
   const double working = std::max(static_cast<double>(of->blocks()), kLeastBlocks * device.multiprocessors);
@@ -196,7 +260,7 @@ Rings best_rings(const ChannelRequest& r, const DeviceInfo& device, const Channe
   }
   if (sets * packs * kPackBytes < tuning.ring_team_bytes) return best;
   const int64_t multiprocessors = multiprocessors_of(r, device);
-  for (int64_t teams = 1; teams <= kMostTeams; ++teams) {
+  for (int64_t teams = 1; teams <= (r.kept > 1 ? kMostSumsTeams : kMostTeams); ++teams) {
     const int64_t blocks = std::min<int64_t>(multiprocessors / teams, kRingTeam);
     if (blocks > 1 << kMostLog) consider(false, blocks, teams, 0);
   }

@@ -23,6 +23,7 @@ struct PlaneSpace {
   int channels;      // of a set
   int all_channels;
   int64_t batch_stride, channel_stride, run_stride;  // in elements
+  int64_t run_gap;                                   // from the end of a plane to the next one
 
   PlaneSpace(const ChannelProblem& p, const ChannelView& x, const PlaneDivision& division)
       : by_parts(static_cast<unsigned>(division.parts)),
@@ -37,7 +38,8 @@ struct PlaneSpace {
         all_channels(static_cast<int>(p.geometry.channels)),
         batch_stride(p.set == ChannelSet::channel ? 0 : x.sample_stride),
         channel_stride(x.channel_stride),
-        run_stride(p.set == ChannelSet::channel ? x.sample_stride : x.channel_stride) {
+        run_stride(p.set == ChannelSet::channel ? x.sample_stride : x.channel_stride),
+        run_gap(run_stride - p.geometry.places) {
     while (1 << team_bits < division.team) ++team_bits;
   }
 };
@@ -92,7 +94,11 @@ class PlanePart {
   __device__ __forceinline__ int64_t offset() const { return base_; }
   __device__ __forceinline__ PlanePlace place(unsigned pack) const {
     const unsigned plane = s->by_run.quotient(pack);
-    return {base_ + plane * s->run_stride + (pack - plane * s->by_run.size) * kWidth, plane};
+    return {base_ + pack * int64_t{kWidth} + plane * s->run_gap, plane};
+  }
+  /// A pack of a plane, in a set that begins here.
+  __device__ __forceinline__ T* in(T* first, unsigned pack, unsigned plane) const {
+    return first + pack * int64_t{kWidth} + plane * s->run_gap;
   }
   /// The same of the part's last pack, for those beyond.
   __device__ __forceinline__ PlanePlace place_or_last(unsigned pack) const { return place(min(pack, end - 1)); }

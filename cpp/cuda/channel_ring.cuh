@@ -6,9 +6,9 @@
 // Work     the blocks of a team share the packs of each of its sets. The working threads of a block have the packs of
 //          its part in turn, the same of every set, in chunks of some rounds.
 // Bytes    one more warp brings in chunk after chunk by bulk copies, one for each plane and tensor, as soon as all
-//          warps have done with what was there. Another exchanges the sums with the blocks of a cluster
-//          (cluster_exchange.cuh), or two do with those of a team that is too large for one (team_exchange.cuh). What
-//          belongs to a set and its channels comes in with its first chunk.
+//          warps have done with what was there and few enough are on their way. Another exchanges the sums with the
+//          blocks of a cluster (cluster_exchange.cuh), or two do with those of a team that is too large for one
+//          (team_exchange.cuh). What belongs to a set and its channels comes in with its first chunk.
 // Turns    a warp writes a chunk of set i, then takes the sums of one of set i + 1, and so on: what is not yet written
 //          of a set and what has come of the next ones make up the ring. Before it asks for the sums of set i it takes
 //          those of some chunks of the next sets (RingDivision::lead), if the ring has room for so much more than a
@@ -79,7 +79,8 @@ struct RingShare : ClusterBlocks {
   int count;                // packs of the block
   int packs;                // of a working thread
   int first_plane, planes;  // of the set, that the block has packs of
-  SharedAddress ring;       // in which the thread's packs lie
+  int pitch;                // bytes of a round
+  SharedAddress ring;       // the first of the thread's packs
 
   /// whole: all lanes of a warp have as many packs, so that the compiler sees loops that none of them leaves early.
   __device__ __forceinline__ RingShare(const PlaneSpace& space, const RingDivision& division, ChannelRingBarriers& of,
@@ -98,7 +99,8 @@ struct RingShare : ClusterBlocks {
         packs(warp < warps ? ceil_of(count - (whole ? warp * kWarp : static_cast<int>(threadIdx.x))) : 0),
         first_plane(static_cast<int>(s.by_run.quotient(static_cast<unsigned>(first)))),
         planes(static_cast<int>(s.by_run.quotient(static_cast<unsigned>(first + count - 1))) + 1 - first_plane),
-        ring(shared_address(channel_shared)) {
+        pitch(d.threads * kPackBytes),
+        ring(shared_address(channel_shared) + static_cast<int>(threadIdx.x) * kPackBytes) {
     turns = (static_cast<int>(s.numbers) - team + teams - 1) / teams;
   }
 
@@ -129,8 +131,7 @@ struct RingShare : ClusterBlocks {
   }
   /// The thread's pack k of a chunk's, of a tensor.
   __device__ __forceinline__ SharedAddress at(const RingSlot& of, int tensor, int k) const {
-    const int round = of.round * tensors + tensor * of.rounds + k;
-    return ring + (round * d.threads + static_cast<int>(threadIdx.x)) * kPackBytes;
+    return ring + (of.round * tensors + tensor * of.rounds + k) * pitch;
   }
 
   /// Behind the ring: mean and rstd of a set, if they come in. A set has its own until all warps have gone on to the
@@ -155,11 +156,20 @@ struct RingShare : ClusterBlocks {
   /// use(k, n) of n neighbours from k on, of the thread's packs of a chunk: kBatch, a constant, or fewer of the last.
   template <int kBatch, class Use>
   __device__ __forceinline__ void for_each_of_chunk(int chunk, Use use) const {
-    int k = 0;
+    const std::integral_constant<int, kBatch> batch;
     const int end = min(packs - chunk * d.rounds_a_chunk, d.rounds_a_chunk);
+    if constexpr (kBatch == kRingRounds) {
+      if (end == kBatch) {
+        use(0, batch);
+      } else {
+        use_rest<kBatch / 2>(0, end, use);
+      }
+    } else {
+      int k = 0;
 #pragma unroll 1
-    for (; k + kBatch <= end; k += kBatch) use(k, std::integral_constant<int, kBatch>());
-    use_rest<kBatch / 2>(k, end, use);
+      for (; k + kBatch <= end; k += kBatch) use(k, batch);
+      if (k < end) use_rest<kBatch / 2>(k, end, use);
+    }
   }
 
   __device__ __forceinline__ void wait(const RingSlot& of) const { barriers.full[of.slot].wait(of.parity); }
@@ -186,7 +196,8 @@ struct RingShare : ClusterBlocks {
          plane += kWarp) {
       const int piece = max(begin, plane * run), stop = min(end, (plane + 1) * run);
       const int64_t offset = of.offset() + plane * s.run_stride + (piece - plane * run) * kWidth;
-      const SharedAddress to = ring + (slot.round * tensors * d.threads + piece - begin) * kPackBytes;
+      const SharedAddress to =
+          shared_address(channel_shared) + (slot.round * tensors * d.threads + piece - begin) * kPackBytes;
 #pragma unroll
       for (int t = 0; t < kTensors; ++t) {
         if (t >= tensors) break;
@@ -229,14 +240,15 @@ class RingFetcher {
   using Share = RingShare<T, kTensors, kSeveral>;
 
   __device__ __forceinline__ RingFetcher(const Share& share, const RingSource<T, kTensors>& source)
-      : share(share), source_(source), set_(share.set(0)), slot_(share.d) {
+      : share(share), source_(source), set_(share.set(0)), slot_(share.d), landing_(share.d) {
     if (share.fetches()) load_parameters(0);
   }
 
-  /// What the ring holds at once, each chunk with what belongs to its set: all copies before that were slower (18.9 and
+  /// What is on its way at once, each chunk with what belongs to its set: all copies before that were slower (18.9 and
   /// 20.2 us for the forward of 32x512x28x28).
-  __device__ __forceinline__ void fill() { fetch_until(share.d.slots); }
-  /// The rest, each chunk as soon as all working warps have done with what is in its slot.
+  __device__ __forceinline__ void fill() { fetch_until(min(share.d.slots, share.d.flight)); }
+  /// The rest, each chunk as soon as all working warps have done with what is in its slot, and the one that was as many
+  /// before it as may be on their way has come.
   __device__ __forceinline__ void go_on() { fetch_until(share.turns * share.d.chunks); }
 
  private:
@@ -245,6 +257,10 @@ class RingFetcher {
   __device__ __forceinline__ void fetch_until(int end) {
     for (; turn_ < share.turns && fetched_ < end; ++fetched_) {
       if (fetched_ >= share.d.slots) share.barriers.empty[slot_.slot].wait(slot_.parity ^ 1);
+      if (fetched_ >= share.d.flight) {
+        share.wait(landing_);
+        landing_.advance(share.d);
+      }
       share.fetch(set_, slot_, source_.from);
       const bool begins = slot_.chunk == 0;
       if (begins) store_parameters();
@@ -310,6 +326,7 @@ class RingFetcher {
   NumberPair<A> next_statistics_{A(0), A(0)};
   PlanePart<T> set_;
   RingSlot slot_;
+  RingSlot landing_;  // the first chunk that is on its way
   int turn_ = 0;
   int fetched_ = 0;  // chunks
 };

@@ -21,7 +21,7 @@ using ForwardRingExchange = WarpExchange<double, A, kRingDepth>;
 template <class T, class Act, bool kSeveral, bool kAdds, bool kMarks>
 struct RingForwardWorker {
   using A = Accumulator<T>;
-  static constexpr int kWidth = kPackSize<T>, kBatch = 4;
+  static constexpr int kWidth = kPackSize<T>, kBatch = kRingRounds;
 
   const ForwardProblem<A>& p;
   const RingShare<T, 2, kSeveral>& share;
@@ -39,28 +39,31 @@ struct RingForwardWorker {
   __device__ __forceinline__ void begin(int) { total[0] = total[1] = squares[0] = squares[1] = A(0); }
 
   /// About the mean of the thread's first pack.
-  __device__ __forceinline__ void sum(const RingSlot& of) {
-    if (of.chunk == 0) {
-      A value[kWidth];
-      unpack(load_shared_pack<T>(share.at(of, 0, 0)), value);
-      centre = share.packs > 0 ? finite_or_zero(total_of(value) * A(1.0 / kWidth)) : A(0);
+  __device__ __forceinline__ void begin_sums(const RingSlot& of) {
+    if (of.chunk > 0) return;
+    A value[kWidth];
+    unpack(load_shared_pack<T>(share.at(of, 0, 0)), value);
+    centre = share.packs > 0 ? finite_or_zero(total_of(value) * A(1.0 / kWidth)) : A(0);
+  }
+  __device__ __forceinline__ void add(const Pack<T>& x) {
+    A value[kWidth];
+    unpack(x, value);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      value[j] -= centre;
+      total[j % 2] += value[j];
+      squares[j % 2] += value[j] * value[j];
     }
+  }
+  __device__ __forceinline__ void sum(const RingSlot& of) {
+    begin_sums(of);
     share.template for_each_of_chunk<kBatch>(of.chunk, [&](int k, auto n) {
       constexpr int kCount = decltype(n)::value;
       Pack<T> pack[kCount];
 #pragma unroll
       for (int i = 0; i < kCount; ++i) pack[i] = load_shared_pack<T>(share.at(of, 0, k + i));
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        A value[kWidth];
-        unpack(pack[i], value);
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) {
-          value[j] -= centre;
-          total[j % 2] += value[j];
-          squares[j % 2] += value[j] * value[j];
-        }
-      }
+      for (int i = 0; i < kCount; ++i) add(pack[i]);
     });
   }
 
@@ -81,37 +84,39 @@ struct RingForwardWorker {
     bias = table->second;
   }
 
+  /// y of a pack.
+  __device__ __forceinline__ void put(T* y, unsigned number, const Pack<T>& x, [[maybe_unused]] const Pack<T>& addend) {
+    const unsigned plane = share.s.by_run.quotient(number);
+    const NumberPair<A> of_plane = kSeveral ? table[plane] : NumberPair<A>{A(1), bias};
+    const A factor = kSeveral ? channel_scale(scale, of_plane.first) : scale;
+    A h[kWidth];
+    unpack(x, h);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) h[j] = channel_affine(h[j], mean, factor, of_plane.second);
+    if constexpr (kAdds) {
+      A value[kWidth];
+      unpack(addend, value);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) h[j] += value[j];
+    }
+    if constexpr (kMarks) p.mask[set.element_number(number) / 8] = static_cast<uint8_t>(relu_bits<T>(h, p));
+    apply_activation<T, Act>(h, p);
+    store_pack_streaming(set.in(y, number, plane), to_pack<T>(h));
+  }
+  __device__ __forceinline__ T* first_of_set() const { return static_cast<T*>(p.y.data) + set.offset(); }
   /// y of a chunk.
   __device__ __forceinline__ void write(const RingSlot& of) {
+    T* const y = first_of_set();
     share.template for_each_of_chunk<kBatch>(of.chunk, [&](int k, auto n) {
       constexpr int kCount = decltype(n)::value;
-      Pack<T> pack[kCount];
-      [[maybe_unused]] Pack<T> addend[kCount];
+      Pack<T> pack[kCount], addend[kCount] = {};
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         pack[i] = load_shared_pack<T>(share.at(of, 0, k + i));
         if constexpr (kAdds) addend[i] = load_shared_pack<T>(share.at(of, 1, k + i));
       }
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const unsigned number = share.number(of.chunk, k + i);
-        const PlanePlace place = set.place(number);
-        const NumberPair<A> of_plane = kSeveral ? table[place.plane] : NumberPair<A>{A(1), bias};
-        const A factor = kSeveral ? channel_scale(scale, of_plane.first) : scale;
-        A h[kWidth];
-        unpack(pack[i], h);
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) h[j] = channel_affine(h[j], mean, factor, of_plane.second);
-        if constexpr (kAdds) {
-          A value[kWidth];
-          unpack(addend[i], value);
-#pragma unroll
-          for (int j = 0; j < kWidth; ++j) h[j] += value[j];
-        }
-        if constexpr (kMarks) p.mask[set.element_number(number) / 8] = static_cast<uint8_t>(relu_bits<T>(h, p));
-        apply_activation<T, Act>(h, p);
-        store_pack_streaming(static_cast<T*>(p.y.data) + place.offset, to_pack<T>(h));
-      }
+      for (int i = 0; i < kCount; ++i) put(y, share.number(of.chunk, k + i), pack[i], addend[i]);
     });
     share.release(of, false);
   }

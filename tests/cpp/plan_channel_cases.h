@@ -238,7 +238,8 @@ inline void check_rings(const ChannelRequest& r, const ChannelPlan& plan) {
   CHECK_EQ(plan.apply.sets, plan.batches * plan.groups);
   CHECK(plan.apply.packs == plan.units && plan.apply.parts == 1);
   CHECK(d.warps >= 1 && d.warps <= normact::kClusterWarps && d.threads == d.warps * 32);
-  CHECK_EQ(d.packs_a_block, d.threads * d.rounds);
+  CHECK(d.packs_a_block <= d.threads * d.rounds && d.packs_a_block > d.threads * (d.rounds - 1));
+  CHECK_EQ(d.packs_a_block % 32, 0);
   CHECK(d.packs_a_block * int64_t{d.blocks} >= plan.units && d.packs_a_block * (d.blocks - int64_t{1}) < plan.units);
   CHECK(d.clusters ? plan.cluster == d.blocks : plan.cluster == 1 && d.blocks <= normact::kRingTeam);
   CHECK_EQ(plan.waits_together(), !d.clusters);
@@ -248,7 +249,10 @@ inline void check_rings(const ChannelRequest& r, const ChannelPlan& plan) {
     CHECK(plan.counters - plan.finals >= pair * static_cast<size_t>(plan.apply.sets) * static_cast<size_t>(d.blocks));
   }
   CHECK(d.rounds_a_chunk * d.chunks >= d.rounds && d.rounds_a_chunk * (d.chunks - 1) < d.rounds);
-  CHECK(d.slots >= d.chunks && d.slots <= normact::kRingChunks);
+  CHECK(d.rounds_a_chunk <= normact::kRingRounds);
+  CHECK(d.slots >= d.chunks && d.slots <= normact::kRingChunks && d.flight >= 1 && d.flight <= d.slots);
+  const int chunk_bytes = d.rounds_a_chunk * d.threads * 16 * r.staged;
+  CHECK(d.clusters ? d.flight == d.slots : d.flight * chunk_bytes <= std::max(64 << 10, 2 * chunk_bytes));
   check_ring_slots(d);
   check_ring_turns(d, d.several && r.kept > 1);
   CHECK_EQ(plan.kept_bytes, d.ring_rounds * d.threads * 16 * r.staged);
