@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kMostLog = 4;
 constexpr int kMostSets = 4;       // in a ring
-constexpr int kMostTeams = 6;      // that are no clusters, forward; ...
-constexpr int kMostSumsTeams = 4;  // ... backward
+constexpr int kMostTeams = 6;      // that are no clusters, of one tensor; ...
+constexpr int kMostMoreTeams = 4;  // ... of more
 constexpr int64_t kMostRounds = kRingChunks * kRingRounds;
 constexpr int64_t kMostNumbers = int64_t{1} << 30;  // kernels count sets in 32 bits
 
@@ -24,21 +24,24 @@ constexpr int64_t kClusterBytes[] = {0, 0, 4 << 10, 7 << 10, 10 << 10};
 constexpr int64_t kSumsBytes = 36 << 10;  // of several channels in a backward
 constexpr int64_t kClusterFlightBytes = 96 << 10;
 
-// That of teams which are no clusters: forward, of single channels without exponentials, and backward. The exchange
-// takes as long as so many bytes of the next sets take to come in and be summed; a turn that has less of a lead waits
-// (20 shapes, each in 1 to 6 teams: cuda/CHANNELS.md).
-constexpr int64_t kTeamBytes = 16 << 10, kTeamChannelBytes = 24 << 10, kTeamSumsBytes = 12 << 10;
-constexpr int64_t kLeadBytes = 84 << 10, kSumsLeadBytes = 96 << 10, kMostSumsWait = 90 << 10;
+// That of teams which are no clusters: of one tensor, of single channels without exponentials, and of more tensors. The
+// exchange takes as long as so many bytes of the next sets take to come in and be summed; a turn that has less of a
+// lead waits. Where the ring has room for one set only, all that works meanwhile are other teams (20 shapes, each in 1
+// to 6 teams: cuda/CHANNELS.md).
+constexpr int64_t kTeamBytes = 16 << 10, kTeamChannelBytes = 24 << 10, kTeamMoreBytes = 12 << 10;
+constexpr int64_t kLeadBytes = 84 << 10, kMoreLeadBytes = 96 << 10;
+constexpr int64_t kMostLoneWaitBytes = 148 << 10, kMostWaitBytes = 90 << 10, kAloneBytes = 252 << 10;
+constexpr int64_t kTeamStartBytes = 100 << 10;  // until they have their first sums, and after their last
 
 // Bytes that are on their way to a block of such a team: as many as keep memory busy, for which a lead leaves room, and
 // at most so many, as the sums that blocks hand each other would queue behind more.
-constexpr int64_t kTeamFlightBytes = 48 << 10, kSumsFlightBytes = 32 << 10, kMostFlightBytes = 64 << 10;
+constexpr int64_t kTeamFlightBytes = 48 << 10, kMoreFlightBytes = 32 << 10, kMostFlightBytes = 64 << 10;
 
 // Chunks are as large as leaves sums this lead: of a team that waits for few others; where exponentials take issue
-// slots; else kLeadBytes. Backward: rounds to try, in order.
+// slots; else kLeadBytes.
 constexpr int64_t kFewBlocks = 48, kFewLeadBytes = 60 << 10, kBusyLeadBytes = 64 << 10;
-constexpr int kChunks[] = {4, 3, 2, 1}, kSumsChunks[] = {2, 4, 3, 1};
 
+constexpr double kLeastGain = 1.05;   // over a cluster, whose cost is the better known, of more tensors
 constexpr double kLeastBlocks = 0.6;  // of the multiprocessors, that together reach memory's full speed
 
 struct Rings {
@@ -154,31 +157,31 @@ bool divide_cluster(const ChannelRequest& r, const DeviceInfo& device, RingDivis
 /// Chunks of a team that is no cluster, of so many rounds: about as large as each other, with the lead that they allow.
 bool divide_team_by(const ChannelRequest& r, const DeviceInfo& device, int rounds, RingDivision* d) {
   if (rounds > d->rounds || !divide_rounds(r, device, rounds, d)) return false;
-  const bool short_flight = r.kept > 1 && (d->several || !r.slopes);
-  d->lead = lead_of(r, *d, short_flight ? kSumsFlightBytes : kTeamFlightBytes);
-  d->flight = flight_of(r, *d);
+  const bool roomy = d->slots > d->chunks, short_flight = r.staged > 1 && (d->several || !r.slopes);
+  d->lead = lead_of(r, *d, roomy && short_flight ? kMoreFlightBytes : kTeamFlightBytes);
+  d->flight = roomy ? flight_of(r, *d) : d->slots;
   return d->chunks * rounds - d->rounds <= d->rounds % 2;
 }
 
-/// Forward: the largest chunks that give sums enough of a lead, or those that give them the longest. Backward: of two
-/// rounds, or of four where slopes take issue slots; of four, too, where the ring does not hold two sets.
+/// Of one tensor: the largest chunks that give sums enough of a lead, or those that give them the longest. Of more: of
+/// as many packs, or of four rounds where slopes take issue slots; of four, too, where the ring does not hold two sets.
 bool divide_team(const ChannelRequest& r, const DeviceInfo& device, RingDivision* d) {
   const RingDivision whole = *d;
-  const bool backward = r.kept > 1, busy = backward ? r.slopes && d->several : r.exponentials;
+  const bool more = r.staged > 1, busy = more ? r.slopes && d->several : r.exponentials;
   const int64_t enough = d->blocks <= kFewBlocks ? kFewLeadBytes : busy ? kBusyLeadBytes : kLeadBytes;
   int64_t longest = 0;  // bytes
   bool found = false;
-  for (const int rounds : backward && !busy ? kSumsChunks : kChunks) {
+  for (const int rounds : {more && !busy ? std::max(1, kRingRounds / r.staged) : kRingRounds, 4, 3, 2, 1}) {
     RingDivision other = whole;
     if (!divide_team_by(r, device, rounds, &other)) continue;
     const int64_t lead = lead_bytes(r, other);
     const bool larger = rounds > d->rounds_a_chunk && other.slots > other.chunks;
-    const bool better = backward ? larger : busy ? lead > longest : lead >= longest;
+    const bool better = more ? larger : busy ? lead > longest : lead >= longest;
     if (found && !better) continue;
     found = true;
     longest = lead;
     *d = other;
-    if (backward ? other.ring_rounds >= 2 * other.rounds : lead >= enough) break;
+    if (more ? other.ring_rounds >= 2 * other.rounds : lead >= enough) break;
   }
   return found;
 }
@@ -191,22 +194,20 @@ int64_t waiting_bytes(const RingDivision& d) {
   return of + (of_next - of) * (d.slots - sets * d.chunks) / d.chunks;
 }
 
-/// What a turn of a team that is no cluster costs.
-int64_t team_waiting_bytes(const ChannelRequest& r, const RingDivision& d) {
-  const int64_t lead = lead_bytes(r, d);
-  const auto missing = [&](int64_t bytes) { return std::max<int64_t>(0, bytes - lead); };
-  if (r.kept > 1) {
-    return kTeamSumsBytes + std::min(kMostSumsWait, 2 * missing(r.slopes ? kBusyLeadBytes : kSumsLeadBytes));
-  }
-  return (d.several || r.exponentials ? kTeamBytes : kTeamChannelBytes) +
-         (r.exponentials ? 2 : 3) * missing(kLeadBytes);
+/// What a turn of one of some teams that are no clusters costs.
+int64_t waiting_bytes(const ChannelRequest& r, const RingDivision& d, int64_t teams) {
+  const bool lone = r.staged == 1, busy = r.slopes || r.exponentials;
+  const int64_t bytes = !lone ? kTeamMoreBytes : d.several || busy ? kTeamBytes : kTeamChannelBytes;
+  if (d.lead < 0) return bytes + kAloneBytes / (lone ? 1 : teams);
+  const int64_t wanted = lone ? kLeadBytes : busy ? kBusyLeadBytes : kMoreLeadBytes;
+  const int64_t missing = std::max<int64_t>(0, wanted - lead_bytes(r, d));
+  return bytes + std::min(lone ? kMostLoneWaitBytes : kMostWaitBytes, (lone && !busy ? 3 : 2) * missing);
 }
 
-/// Whether turns are worth the exchange of teams that are no clusters: the kept tensors could be read twice instead,
-/// somewhat below memory's speed in the forward; of slopes of 16 bits rings are short of issue slots, too.
+/// Whether turns are worth the exchange of teams that are no clusters: the kept tensors could be read twice instead.
 bool is_worth(const ChannelRequest& r, const Rings& of) {
   const int64_t again = int64_t{of.division.packs_a_block} * kPackBytes * r.kept;
-  return (of.cost - of.turn_bytes) * 10 < again * (r.slopes ? 8 : r.kept > 1 ? 10 : 11);
+  return (of.cost - of.turn_bytes) * 10 < again * (r.kept > 1 ? 8 : 11);
 }
 
 /// Fills in a division for teams of so many blocks, of which so many may be there; false if a set does not fit.
@@ -215,7 +216,7 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, int64_t sets, int
   const int64_t share = ceil_div(packs, blocks);
   if (teams < 1 || share > kMostRounds * kClusterWarps * kWarp) return false;
   RingDivision& d = of->division;
-  share_packs(share, d.clusters || r.kept > 1, &d);
+  share_packs(share, d.clusters || r.staged > 1, &d);
   if (d.clusters && (blocks - 1) * d.packs_a_block >= packs) return false;  // a block would have nothing
   d.blocks = static_cast<int>(d.clusters ? blocks : ceil_div(packs, d.packs_a_block));
   share_channels(r, &d);
@@ -223,11 +224,12 @@ bool divide(const ChannelRequest& r, const DeviceInfo& device, int64_t sets, int
   if (!(d.clusters ? divide_cluster(r, device, &d) : divide_team(r, device, &d))) return false;
   of->teams = std::min(sets, teams);
   of->turn_bytes = int64_t{d.packs_a_block} * kPackBytes * (r.staged + 1);
-  of->cost = of->turn_bytes + (d.clusters ? waiting_bytes(d) + cluster_bytes : team_waiting_bytes(r, d));
+  of->cost = of->turn_bytes + (d.clusters ? waiting_bytes(d) + cluster_bytes : waiting_bytes(r, d, of->teams));
   if (d.clusters && d.several && r.kept > 1) of->cost += kSumsBytes;
   if (!d.clusters && !is_worth(r, *of)) return false;
   const double working = std::max(static_cast<double>(of->blocks()), kLeastBlocks * device.multiprocessors);
-  of->time = static_cast<double>(ceil_div(sets, of->teams) * of->cost) * working;
+  of->time = static_cast<double>(ceil_div(sets, of->teams) * of->cost + (d.clusters ? 0 : kTeamStartBytes)) * working;
+  if (!d.clusters && r.staged > 1) of->time *= kLeastGain;
   return true;
 }
 
@@ -260,7 +262,7 @@ Rings best_rings(const ChannelRequest& r, const DeviceInfo& device, const Channe
   }
   if (sets * packs * kPackBytes < tuning.ring_team_bytes) return best;
   const int64_t multiprocessors = multiprocessors_of(r, device);
-  for (int64_t teams = 1; teams <= (r.kept > 1 ? kMostSumsTeams : kMostTeams); ++teams) {
+  for (int64_t teams = 1; teams <= (r.staged > 1 ? kMostMoreTeams : kMostTeams); ++teams) {
     const int64_t blocks = std::min<int64_t>(multiprocessors / teams, kRingTeam);
     if (blocks > 1 << kMostLog) consider(false, blocks, teams, 0);
   }

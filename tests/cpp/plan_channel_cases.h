@@ -252,7 +252,8 @@ inline void check_rings(const ChannelRequest& r, const ChannelPlan& plan) {
   CHECK(d.rounds_a_chunk <= normact::kRingRounds);
   CHECK(d.slots >= d.chunks && d.slots <= normact::kRingChunks && d.flight >= 1 && d.flight <= d.slots);
   const int chunk_bytes = d.rounds_a_chunk * d.threads * 16 * r.staged;
-  CHECK(d.clusters ? d.flight == d.slots : d.flight * chunk_bytes <= std::max(64 << 10, 2 * chunk_bytes));
+  CHECK(d.clusters || d.slots == d.chunks ? d.flight == d.slots
+                                          : d.flight * chunk_bytes <= std::max(64 << 10, 2 * chunk_bytes));
   check_ring_slots(d);
   check_ring_turns(d, d.several && r.kept > 1);
   CHECK_EQ(plan.kept_bytes, d.ring_rounds * d.threads * 16 * r.staged);
