@@ -64,8 +64,10 @@ def _normal(x: Array) -> Array:
     """The distribution function of the standard normal distribution."""
     if x.dtype == np.float64:
         return np.asarray(_erfc(-x / math.sqrt(2)), np.float64) / 2
-    z = np.abs(x)
-    tail = np.where(z < 2.5, 0.5 - _normal_centre(np.minimum(z, 2.5)), _normal_tail(np.maximum(z, 2.5)))
+    z = np.asarray(np.abs(x))
+    near, tail = z < 2.5, np.empty_like(z)
+    tail[near] = 0.5 - _normal_centre(z[near])
+    tail[~near] = _normal_tail(z[~near])
     return np.where(x < 0, tail, 1 - tail)
 
 
