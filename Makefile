@@ -10,6 +10,7 @@ BUILD := build/make
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 # Each worker holds three frameworks, some 2 GB.
 PYTEST_ARGS ?= --numprocesses $(firstword $(filter 1 2 3,$(JOBS)) 4) --dist worksteal
+PYTEST_OPTIONS ?=
 GPU := $(shell nvidia-smi -L 2>/dev/null)
 BENCH_ARGS ?= $(if $(GPU),gpu,cpu)
 
@@ -51,7 +52,7 @@ ctest: $(VENV)/.normact
 	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure
 
 pytest: $(VENV)/.normact $(VENV)/.test | ctest
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) $(PYTEST_OPTIONS)
 
 lint: $(VENV)/.lint tidy ## check the format, the types, the spelling and the project's own rules
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)

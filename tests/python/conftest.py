@@ -8,6 +8,7 @@ and a build with CUDA; elsewhere they are deselected (not skipped), and the head
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterator
 
 import hypothesis
@@ -29,6 +30,11 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatabl
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("normact")
     group.addoption("--device", help="comma-separated subset of numpy, torch-cpu, torch-cuda (default: all there are)")
+    group.addoption(
+        "--one-cpu-library",
+        action="store_true",
+        help="run a test that has other parameters, too, with numpy or with torch-cpu, whichever its name draws",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,14 +73,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("device", names, indirect=True, scope="session")
 
 
+def _is_drawn(item: pytest.Item) -> bool:
+    """Whether its name draws the CPU library that it is for, of two which run the same kernels."""
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    library = parameters.get("device")
+    if library not in ("numpy", "torch-cpu") or len(parameters) == 1:
+        return True
+    return library == ("numpy", "torch-cpu")[zlib.crc32(item.nodeid.replace(library, "", 1).encode()) % 2]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "torch-cuda" in config.stash[_DEVICES]:
-        return
-    kept = [item for item in items if not item.get_closest_marker("cuda")]
-    gone = [item for item in items if item.get_closest_marker("cuda")]
+    names = config.stash[_DEVICES]
+    one = config.getoption("--one-cpu-library") and {"numpy", "torch-cpu"} <= names.keys()
+    gone = [
+        item
+        for item in items
+        if ("torch-cuda" not in names and item.get_closest_marker("cuda")) or (one and not _is_drawn(item))
+    ]
     if gone:
         config.hook.pytest_deselected(items=gone)
-        items[:] = kept
+        left_out = set(gone)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")
