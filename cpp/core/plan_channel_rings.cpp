@@ -26,8 +26,8 @@ constexpr int64_t kClusterFlightBytes = 96 << 10;
 
 // That of teams which are no clusters: of one tensor, of single channels without exponentials, and of more tensors. The
 // exchange takes as long as so many bytes of the next sets take to come in and be summed; a turn that has less of a
-// lead waits. Where the ring has room for one set only, all that works meanwhile are other teams (20 shapes, each in 1
-// to 6 teams: cuda/CHANNELS.md).
+// lead waits. Where the ring has room for one set only, all that works meanwhile are other teams (17
+// cases, each in 1 to 6 teams: cuda/CHANNELS.md).
 constexpr int64_t kTeamBytes = 16 << 10, kTeamChannelBytes = 24 << 10, kTeamMoreBytes = 12 << 10;
 constexpr int64_t kLeadBytes = 84 << 10, kMoreLeadBytes = 96 << 10;
 constexpr int64_t kMostLoneWaitBytes = 148 << 10, kMostWaitBytes = 90 << 10, kAloneBytes = 252 << 10;
@@ -172,6 +172,7 @@ bool divide_team(const ChannelRequest& r, const DeviceInfo& device, RingDivision
   int64_t longest = 0;  // bytes
   bool found = false;
   for (const int rounds : {more && !busy ? std::max(1, kRingRounds / r.staged) : kRingRounds, 4, 3, 2, 1}) {
+    if (found && rounds == d->rounds_a_chunk) continue;
     RingDivision other = whole;
     if (!divide_team_by(r, device, rounds, &other)) continue;
     const int64_t lead = lead_bytes(r, other);

@@ -39,31 +39,28 @@ struct RingForwardWorker {
   __device__ __forceinline__ void begin(int) { total[0] = total[1] = squares[0] = squares[1] = A(0); }
 
   /// About the mean of the thread's first pack.
-  __device__ __forceinline__ void begin_sums(const RingSlot& of) {
-    if (of.chunk > 0) return;
-    A value[kWidth];
-    unpack(load_shared_pack<T>(share.at(of, 0, 0)), value);
-    centre = share.packs > 0 ? finite_or_zero(total_of(value) * A(1.0 / kWidth)) : A(0);
-  }
-  __device__ __forceinline__ void add(const Pack<T>& x) {
-    A value[kWidth];
-    unpack(x, value);
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) {
-      value[j] -= centre;
-      total[j % 2] += value[j];
-      squares[j % 2] += value[j] * value[j];
-    }
-  }
   __device__ __forceinline__ void sum(const RingSlot& of) {
-    begin_sums(of);
+    if (of.chunk == 0) {
+      A value[kWidth];
+      unpack(load_shared_pack<T>(share.at(of, 0, 0)), value);
+      centre = share.packs > 0 ? finite_or_zero(total_of(value) * A(1.0 / kWidth)) : A(0);
+    }
     share.template for_each_of_chunk<kBatch>(of.chunk, [&](int k, auto n) {
       constexpr int kCount = decltype(n)::value;
       Pack<T> pack[kCount];
 #pragma unroll
       for (int i = 0; i < kCount; ++i) pack[i] = load_shared_pack<T>(share.at(of, 0, k + i));
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) add(pack[i]);
+      for (int i = 0; i < kCount; ++i) {
+        A value[kWidth];
+        unpack(pack[i], value);
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) {
+          value[j] -= centre;
+          total[j % 2] += value[j];
+          squares[j % 2] += value[j] * value[j];
+        }
+      }
     });
   }
 
@@ -103,10 +100,9 @@ struct RingForwardWorker {
     apply_activation<T, Act>(h, p);
     store_pack_streaming(set.in(y, number, plane), to_pack<T>(h));
   }
-  __device__ __forceinline__ T* first_of_set() const { return static_cast<T*>(p.y.data) + set.offset(); }
   /// y of a chunk.
   __device__ __forceinline__ void write(const RingSlot& of) {
-    T* const y = first_of_set();
+    T* const y = static_cast<T*>(p.y.data) + set.offset();
     share.template for_each_of_chunk<kBatch>(of.chunk, [&](int k, auto n) {
       constexpr int kCount = decltype(n)::value;
       Pack<T> pack[kCount], addend[kCount] = {};
