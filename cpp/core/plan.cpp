@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/image_layout.h"
 #include "core/plan_common.h"
 #include "core/run_layout.h"
 
@@ -251,10 +252,10 @@ bool backward_stream(const RowRequest& r, const DeviceInfo& device, RowPlan* pla
 /// Of sums that grow in registers over more than kTilesASum tiles. `stream` has places in shared memory; for those of
 /// `tile` there is no room (ROWS.md).
 size_t bytes_of_places(const RowRequest& r, const RowPlan& plan) {
-  const bool in_registers = plan.variant != NORMACT_ROW_STREAM && plan.variant != NORMACT_ROW_TILE;
+  const bool in_registers =
+      plan.variant != NORMACT_ROW_STREAM && plan.variant != NORMACT_ROW_TILE && plan.variant != NORMACT_ROW_IMAGE;
   if (!in_registers || r.geometry.rows <= kTilesASum * plan.parts * plan.rows_per_block) return 0;
-  const int values = plan.variant == NORMACT_ROW_IMAGE   ? 1
-                     : plan.access == RowAccess::runs    ? plan.vectors * backward_run(size_of(r.dtype))
+  const int values = plan.access == RowAccess::runs      ? plan.vectors * backward_run(size_of(r.dtype))
                      : plan.access == RowAccess::strided ? plan.vectors
                                                          : plan.vectors * pack_size(r);
   return static_cast<size_t>(plan.blocks) * plan.threads * 2 * values * sizeof(double);
@@ -331,9 +332,17 @@ Status plan_row_forward(const RowRequest& request, const DeviceInfo& device, Row
                                           {NORMACT_ROW_CLUSTER, forward_cluster}, {NORMACT_ROW_IMAGE, forward_image},
                                           {NORMACT_ROW_TILE, forward_tile},       {NORMACT_ROW_STREAM, forward_stream}};
   NORMACT_TRY(plan_first_legal(kVariants, request, device, plan));
-  const bool sliced = plan->variant == NORMACT_ROW_STREAM && plan->slices > 1;
-  plan->workspace_bytes = sliced ? slice_moments_bytes(request.geometry.rows, plan->slices) : 0;
+  const int64_t rows = request.geometry.rows, slices = plan->slices;
+  if (plan->variant == NORMACT_ROW_IMAGE && slices > 0) {
+    plan->workspace_bytes = static_cast<size_t>(image_pairs_bytes(rows, slices, request.dtype));
+  } else if (plan->variant == NORMACT_ROW_STREAM && slices > 1) {
+    plan->workspace_bytes = slice_moments_bytes(rows, slices);
+  }
   return {};
+}
+
+size_t most_forward_workspace(const RowProblem& problem) {
+  return std::max(most_stream_workspace(problem.geometry), most_image_workspace(problem));
 }
 
 Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, RowPlan* plan) {
@@ -346,7 +355,7 @@ Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, Ro
   if (plan->variant == NORMACT_ROW_STREAM) {
     bytes += round_up(stream_pairs(*plan, request.geometry.rows) * 2 * accumulator, 256);
   } else if (plan->variant == NORMACT_ROW_IMAGE && plan->slices > 0) {
-    bytes += round_up(request.geometry.rows * 2 * accumulator, 256);
+    bytes += image_pairs_bytes(request.geometry.rows, plan->slices, request.dtype);
   }
   // Where a block has whole rows of contiguous columns, or slices of rows in runs, one row of sums is the result
   // itself.

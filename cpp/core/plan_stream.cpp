@@ -69,8 +69,7 @@ bool plan_elements(const RowRequest& r, const DeviceInfo& device, Direction dire
 
 }  // namespace
 
-size_t most_forward_workspace(const RowProblem& problem) {
-  const RowGeometry& g = problem.geometry;
+size_t most_stream_workspace(const RowGeometry& g) {
   return g.cols < kLeastForwardCols ? 0 : slice_moments_bytes(g.rows, g.cols / kSliceCols);
 }
 

@@ -292,37 +292,29 @@ Status launch_row_gather(const RowBackward& p, const RowPlan& plan, const Launch
   return plan.access == RowAccess::strided ? run_wide(Constant<1>{}) : run_wide(Constant<kPackSize<T>>{});
 }
 
-/// Images that are read twice.
-template <class T, NormKind kKind>
-Status launch_row_image_twice(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
-  using Sums = SumPair<Accumulator<T>>;
-  const char* name = "row norm backward kernel launch";
-  const auto cols = static_cast<int>(p.geometry.cols), slices = static_cast<int>(plan.slices);
-  const auto parts = static_cast<int>(plan.parts);
-  auto* const sums = static_cast<Sums*>(launch.workspace.data);
-  const int64_t sums_bytes = (p.geometry.rows * static_cast<int64_t>(sizeof(Sums)) + 255) / 256 * 256;
-  void* const partials = static_cast<char*>(launch.workspace.data) + sums_bytes;
-  const ImageSplit of(p.geometry, image_sums_layout(cols, plan.rows_per_block, p.dtype, plan.cluster), plan.cluster);
-  const Scalars<Accumulator<T>> scalars(p);
-  NORMACT_TRY((launch_kernel<row_image_sums_kernel<T, kKind>>(name, row_shape(plan), launch, p, scalars, of, sums)));
-  const ImageSplit to(p.geometry, image_apply_layout(cols, plan.rows_per_block, p.dtype, slices), slices);
-  const auto apply =
-      LaunchShape{dim3(static_cast<unsigned>(slices * parts)), dim3(static_cast<unsigned>(to.threads)), to.shared_bytes}
-          .chained();
-  NORMACT_TRY((launch_kernel<row_image_apply_kernel<T, kKind>>(
-      name, apply, launch, p, scalars, to, static_cast<const Sums*>(sums), (to.images + parts - 1) / parts, partials)));
-  return launch_parameter_sum<T>(p, partials, plan.parts, launch);
-}
-
 /// The planner makes images of bare norms alone, and of no fp64.
 template <class T, NormKind kKind>
 Status launch_row_image(const RowBackward& p, const RowPlan& plan, const Launch& launch) {
-  if (plan.slices > 0) return launch_row_image_twice<T, kKind>(p, plan, launch);
-  const LaunchShape shape = row_shape(plan);
-  NORMACT_TRY((launch_kernel<row_backward_image_kernel<T, kKind>>(
-      "row norm backward kernel launch", shape, launch, p, Scalars<Accumulator<T>>(p),
-      ImageSplit(p.geometry, plan, p.dtype, false), launch.workspace.data, places_of(plan, launch))));
-  return launch_parameter_sum<T>(p, launch.workspace.data, plan.parts, launch);
+  const char* name = "row norm backward kernel launch";
+  const auto cols = static_cast<int>(p.geometry.cols);
+  const Scalars<Accumulator<T>> scalars(p);
+  if (plan.slices == 0) {
+    const ImageSplit split(p.geometry, image_layout(cols, plan.rows_per_block, p.dtype, plan.cluster, plan.threads,
+                                                    ImageUse::kept_backward));
+    NORMACT_TRY((launch_kernel<row_backward_image_kernel<T, kKind>>(name, row_shape(plan), launch, p, scalars, split,
+                                                                    launch.workspace.data)));
+    return launch_parameter_sum<T>(p, launch.workspace.data, plan.parts, launch);
+  }
+  using Pair = SumPair<Accumulator<T>>;
+  const ImageSplit split(p.geometry, image_twice_layout(cols, plan.rows_per_block, p.dtype, false));
+  auto* const sums = static_cast<Pair*>(launch.workspace.data);
+  void* const partials =
+      static_cast<char*>(launch.workspace.data) + image_pairs_bytes(p.geometry.rows, plan.slices, p.dtype);
+  NORMACT_TRY((launch_kernel<row_image_sums_kernel<T, kKind>>(name, row_shape(plan), launch, p, scalars, split, sums,
+                                                              partials)));
+  NORMACT_TRY((launch_kernel<row_image_gradients_kernel<T, kKind>>(name, row_shape(plan), launch, p, scalars, split,
+                                                                   static_cast<const Pair*>(sums))));
+  return launch_parameter_sum<T>(p, partials, plan.parts, launch);
 }
 
 template <class T, NormKind kKind, bool kActivated>

@@ -11,6 +11,7 @@
 #include "cuda/row_forward_cluster_runs.cuh"
 #include "cuda/row_forward_gather.cuh"
 #include "cuda/row_forward_image.cuh"
+#include "cuda/row_forward_image_twice.cuh"
 #include "cuda/row_forward_runs.cuh"
 #include "cuda/row_forward_tile.cuh"
 #include "cuda/row_stream_elements_forward.cuh"
@@ -174,9 +175,20 @@ Status launch_row_tile(const RowForward& p, const RowPlan& plan, const LaunchSha
 /// The planner makes images of bare norms alone, and of no fp64.
 template <class T, NormKind kKind>
 Status launch_row_image(const RowForward& p, const RowPlan& plan, const LaunchShape& shape, const Launch& launch) {
-  return launch_kernel<row_forward_image_kernel<T, kKind>>("row norm forward kernel launch", shape, launch, p,
-                                                           Scalars<Accumulator<T>>(p),
-                                                           ImageSplit(p.geometry, plan, p.dtype, true));
+  const char* name = "row norm forward kernel launch";
+  const auto cols = static_cast<int>(p.geometry.cols);
+  const Scalars<Accumulator<T>> scalars(p);
+  if (plan.slices == 0) {
+    const ImageSplit split(p.geometry, image_layout(cols, plan.rows_per_block, p.dtype, plan.cluster, plan.threads,
+                                                    ImageUse::kept_forward));
+    return launch_kernel<row_forward_image_kernel<T, kKind>>(name, shape, launch, p, scalars, split);
+  }
+  using Pair = SumPair<Accumulator<T>>;
+  const ImageSplit split(p.geometry, image_twice_layout(cols, plan.rows_per_block, p.dtype, true));
+  auto* const moments = static_cast<Pair*>(launch.workspace.data);
+  NORMACT_TRY((launch_kernel<row_image_moments_kernel<T, kKind>>(name, shape, launch, p, split, moments)));
+  return launch_kernel<row_image_results_kernel<T, kKind>>(name, shape, launch, p, scalars, split,
+                                                           static_cast<const Pair*>(moments));
 }
 
 /// Rows whose columns are in pieces or apart; the planner gives them no fp64.

@@ -21,19 +21,21 @@ struct RowFactors {
   template <class Statistics, int kSums>
   __device__ __forceinline__ void find(const Statistics& rows, A reciprocal_cols, const A (&sum)[kSums][kSize]) {
     rows.get_rstd(rstd);
+    A shift[kSize];
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) shift[j] = A(0);
+    if constexpr (!kOfCentred && kSums > 1) rows.centre(shift);  // -mean
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
-      c2[j] = sum[0][j] * reciprocal_cols * rstd[j] * rstd[j];
-      c1[j] = kSums > 1 ? sum[kSums - 1][j] * reciprocal_cols * rstd[j] : A(0);
+      of_row(-shift[j], rstd[j], reciprocal_cols, sum[0][j], kSums > 1 ? sum[kSums - 1][j] : A(0), &c1[j], &c2[j]);
     }
-    if constexpr (!kOfCentred && kSums > 1) {
-      A shift[kSize];
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) shift[j] = A(0);
-      rows.centre(shift);  // -mean
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) c1[j] += shift[j] * c2[j];
-    }
+  }
+  /// Of a row, from the sums of g * xhat and of g (of rms: 0).
+  static __device__ __forceinline__ void of_row(A mean, A rstd, A reciprocal_cols, A product, A gradient, A* c1,
+                                                A* c2) {
+    *c2 = product * reciprocal_cols * rstd * rstd;
+    *c1 = gradient * reciprocal_cols * rstd;
+    if constexpr (!kOfCentred) *c1 -= mean * *c2;
   }
 };
 

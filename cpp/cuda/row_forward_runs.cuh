@@ -218,8 +218,21 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
       for (int j = 0; j < kValues; ++j) value[j] -= mean;
       own.clear(value);
     }
-    const A variance = sum(sum_of<kValues, A>([&](int j) { return value[j] * value[j]; }), kLayer ? 1 : which) *
-                       scalars.reciprocal_cols;
+    const auto mean_square = [&](int turn) {
+      return sum(sum_of<kValues, A>([&](int j) { return value[j] * value[j]; }), turn) * scalars.reciprocal_cols;
+    };
+    A variance = mean_square(kLayer ? 1 : which);
+    if constexpr (kLayer) {
+      // Of a row of equal elements, or nearly so, nothing is left but what the mean was rounded by.
+      if (variance < A(0x1p-40) * mean * mean) {
+        const A rest = sum(sum_of<kValues, A>([&](int j) { return value[j]; }), 0) * scalars.reciprocal_cols;
+        mean += rest;
+#pragma unroll
+        for (int j = 0; j < kValues; ++j) value[j] -= rest;
+        own.clear(value);
+        variance = mean_square(1);
+      }
+    }
     const A rstd = reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });
 #pragma unroll
     for (int j = 0; j < kValues; ++j) value[j] = affine(value[j] * rstd, weight[j], bias[j]);

@@ -2,9 +2,13 @@
 // Rows that lie side by side in memory, of samples that are whole packs although lines are not (layer norm over axis 1
 // of an NCHW tensor of 7x7 planes): what the kernels of variant image share. core/image_layout.h has the words.
 //
-// Work     a cluster has one image after the other, each of its blocks some of the bands. A thread owns one pack of
-//          every `lines`-th band, which it alone copies to shared memory and writes: the same rows, and columns at the
-//          same distance, in all of them. A block's part lies in shared memory as it does in global memory.
+// Work     a block has a slice of one image after the other. A thread owns one pack of every `lines`-th band of it,
+//          which it alone copies to shared memory and writes: the same rows, and columns at the same distance, in all
+//          of them. A slice lies in shared memory as it does in global memory. Packs that are cut take more
+//          instructions; where a band has one, these are the last threads' of the block.
+//          Small images are kept: the blocks of a cluster have the slices of one. Large ones are read twice, the second
+//          time from the L2 cache as far as that holds them: one kernel leaves in the workspace what each slice has of
+//          its rows, another adds that up and writes.
 #pragma once
 
 #include "core/image_layout.h"
@@ -19,24 +23,26 @@ extern __shared__ __align__(16) char image_shared[];  // packs, then what ImageL
 
 /// What kernels are told beside the problem.
 struct ImageSplit : ImageLayout {
-  Divisor by_band_packs, by_places, by_cols;  // by_cols: of a block
-  int cluster;                                // blocks that share an image
+  Divisor by_packs_together, by_places, by_slices;
   int images;
-  int helpers_log;  // of the threads that add up what a block has of a row, at most one for each line of a band
+  int helpers_log;  // of the threads that add up what a slice has of a row, at most one for each line of a band
 
-  ImageSplit(const RowGeometry& g, const RowPlan& plan, DType dtype, bool forward)
-      : ImageSplit(
-            g, image_layout(static_cast<int>(g.cols), plan.rows_per_block, dtype, plan.cluster, plan.threads, forward),
-            plan.cluster) {}
-  ImageSplit(const RowGeometry& g, const ImageLayout& layout, int blocks)
+  ImageSplit(const RowGeometry& g, const ImageLayout& layout)
       : ImageLayout(layout),
-        by_band_packs(static_cast<unsigned>(band_packs)),
+        by_packs_together(static_cast<unsigned>(band_packs - packs_apart())),
         by_places(static_cast<unsigned>(places)),
-        by_cols(static_cast<unsigned>(cols_a_block())),
-        cluster(blocks),
+        by_slices(static_cast<unsigned>(slices)),
         images(static_cast<int>(g.rows / places)),
         helpers_log(band_log) {
     while (helpers_log > 0 && places << helpers_log > threads) --helpers_log;
+  }
+  /// The first image that a block has a slice of; from each to the next.
+  __device__ __forceinline__ int first_image() const { return static_cast<int>(by_slices.quotient(blockIdx.x)); }
+  __device__ __forceinline__ int image_step() const { return static_cast<int>(by_slices.quotient(gridDim.x)); }
+  /// What a slice has of the rows of an image, in pairs for those of all.
+  template <class Pair>
+  __device__ __forceinline__ Pair* pairs_of(Pair* pairs, int image, int slice) const {
+    return pairs + (static_cast<int64_t>(image) * slices + slice) * places;
   }
 };
 
@@ -46,65 +52,149 @@ __device__ __forceinline__ T* image_in(const Operand& operand, const RowGeometry
   return static_cast<T*>(operand.data) + (g.row_ndim > 1 ? image * operand.row_stride[0] : 0);
 }
 
-/// A block's part of an image, and a thread's of it.
+/// A block's slice of an image, and a thread's part of it.
 template <class T>
 struct ImageShare {
   static constexpr int kSize = kPackSize<T>;
 
   const ImageSplit& s;
-  int rank;          // of the block in its cluster
-  int bands;         // of the block
-  int line, pack;    // of the thread: its first band of the block's, its pack of a band
-  int count;         // packs of the thread
-  int place;         // row of its first element
-  int column;        // of its first element, in a band
-  int split;         // elements of that column; the others are of the next
+  int slice;         // of the block
+  bool cut;          // its packs may have elements of two lines
+  int line, pack;    // its first band of the slice, its pack of a band
+  int count;         // its packs
+  int column;        // of a band, of its packs' first elements
+  int split;         // elements up to the end of that column; others are of the next one
   int64_t offset;    // of its first pack in an image, in elements
   SharedAddress at;  // where that is in shared memory
 
-  __device__ __forceinline__ explicit ImageShare(const ImageSplit& split_) : s(split_) {
-    rank = static_cast<int>(blockIdx.x % static_cast<unsigned>(s.cluster));
-    bands = bands_of(rank);
-    line = static_cast<int>(s.by_band_packs.quotient(threadIdx.x));
-    pack = static_cast<int>(threadIdx.x) - line * s.band_packs;
-    count = line < s.lines && line < bands ? (bands - line + s.lines - 1) / s.lines : 0;
+  __device__ __forceinline__ explicit ImageShare(const ImageSplit& split_)
+      : s(split_), slice(static_cast<int>(blockIdx.x) - s.first_image() * s.slices) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int apart = s.packs_apart(), together = s.band_packs - apart;
+    if (apart > 0 && thread >= s.apart_at) {
+      line = thread - s.apart_at;
+      pack = s.places / kSize;
+    } else {
+      line = static_cast<int>(s.by_packs_together.quotient(static_cast<unsigned>(thread)));
+      pack = thread - line * together;
+      if (apart > 0 && pack >= s.places / kSize) ++pack;
+    }
     column = static_cast<int>(s.by_places.quotient(static_cast<unsigned>(pack * kSize)));
-    place = pack * kSize - column * s.places;
-    split = s.places - place;
-    offset = (static_cast<int64_t>(rank) * s.bands_a_block * s.band_packs + threadIdx.x) * kSize;
-    at = shared_address(image_shared) + threadIdx.x * kPackBytes;
+    split = (column + 1) * s.places - pack * kSize;
+    cut = s.cut_packs() > apart || split < kSize;
+    const int bands = bands_of(slice);
+    count = line < s.lines && line < bands ? (bands - line + s.lines - 1) / s.lines : 0;
+    offset = ((static_cast<int64_t>(slice) * s.slice_bands + line) * s.band_packs + pack) * kSize;
+    at = shared_address(image_shared) + place() * kPackBytes;
   }
-  __device__ __forceinline__ int bands_of(int block) const {
-    return max(0, min(s.bands - block * s.bands_a_block, s.bands_a_block));
+  __device__ __forceinline__ int bands_of(int of) const {
+    return max(0, min(s.bands - of * s.slice_bands, s.slice_bands));
   }
-  __device__ __forceinline__ int first_column() const { return rank * s.cols_a_block(); }
-  __device__ __forceinline__ int columns_of(int block) const { return bands_of(block) << s.band_log; }
-  /// Bytes from one of a thread's packs to the next.
-  __device__ __forceinline__ int step() const { return s.lines * s.band_packs * kPackBytes; }
+  __device__ __forceinline__ int columns_of(int of) const { return bands_of(of) << s.band_log; }
+  __device__ __forceinline__ int first_column() const { return slice * s.slice_cols(); }
+  /// From one of its packs to the next, in elements.
+  __device__ __forceinline__ int step() const { return s.lines * s.band_packs * kSize; }
+  /// Among the packs of `lines` bands.
+  __device__ __forceinline__ int place() const { return line * s.band_packs + pack; }
   __device__ __forceinline__ SharedAddress slot(int tensor, int k) const {
-    return at + tensor * s.part_bytes + k * step();
+    return at + tensor * s.part_bytes + k * (s.lines * s.band_packs * kPackBytes);
   }
   /// Its pack k of an image that begins there.
   template <class E>
   __device__ __forceinline__ E* in(E* image, int k) const {
-    return image + (offset + k * (step() / static_cast<int>(sizeof(T))));
+    return image + (offset + k * step());
   }
-  /// The row of element j of any of its packs.
-  __device__ __forceinline__ int row(int j) const { return place + j - (j < split ? 0 : s.places); }
-  /// The block's column of the first element of its pack k.
+  /// The slice's column of the first element of its pack k.
   __device__ __forceinline__ int column_of(int k) const { return ((line + k * s.lines) << s.band_log) + column; }
 
   /// Of the elements of a pack whose first has the column of `first`.
-  template <class A>
+  template <bool kCut, class A>
   __device__ __forceinline__ void spread(A first, A next, A (&value)[kSize]) const {
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) value[j] = j < split ? first : next;
+    for (int j = 0; j < kSize; ++j) value[j] = !kCut || j < split ? first : next;
+  }
+  /// run(cut) takes a constant. Warps are of one mind, but for one of them.
+  template <class Run>
+  __device__ __forceinline__ void visit(Run run) const {
+    if (cut) {
+      run(std::true_type{});
+    } else {
+      run(std::false_type{});
+    }
+  }
+};
+
+/// A thread's packs of kTensors tensors of an image that is kept.
+template <class T, int kTensors>
+struct KeptPacks {
+  const ImageShare<T>& share;
+  const T* next[kTensors];  // of the next image, which takes this one's place; null: none
+
+  /// Starts copying those of the next image.
+  __device__ __forceinline__ void copy() const {
+#pragma unroll 4
+    for (int k = 0; k < share.count; ++k) used(k);
+  }
+  __device__ __forceinline__ void fetch(int k, Pack<T> (&packs)[kTensors]) const {
+#pragma unroll
+    for (int n = 0; n < kTensors; ++n) packs[n] = load_shared_pack<T>(share.slot(n, k));
+  }
+  /// Pack k is no longer needed.
+  __device__ __forceinline__ void used(int k) const {
+    if (next[0] == nullptr) return;
+#pragma unroll
+    for (int n = 0; n < kTensors; ++n) copy_async(share.slot(n, k), share.in(next[n], k));
+  }
+};
+
+/// The same of images that are read twice: kRing of each are on their way, and take places in turn. Of each image all
+/// are fetched and used, in order, and then finish() is called.
+template <class T, int kTensors>
+struct ImageRing {
+  static constexpr int kRing = image_ring(kTensors == 1);
+
+  const ImageShare<T>& share;
+  const T *of[kTensors], *next[kTensors];  // of this image and of the next; null: none
+  int turns;                               // of the ring in an image, in packs; one also where there are none
+
+  __device__ __forceinline__ ImageRing(const ImageShare<T>& share_, const T* const (&first)[kTensors])
+      : share(share_), turns((max(share_.count, 1) + kRing - 1) / kRing * kRing) {
+#pragma unroll
+    for (int n = 0; n < kTensors; ++n) of[n] = first[n];
+  }
+  __device__ __forceinline__ void start() const {
+    for (int k = 0; k < kRing; ++k) copy(of, k, k);
+  }
+  /// Waits for the first kCount packs of an image, and what else was being copied before the image before was used.
+  template <int kCount = 1>
+  static __device__ __forceinline__ void wait() {
+    wait_copies<kRing - kCount>();
+  }
+  __device__ __forceinline__ void fetch(int k, Pack<T> (&packs)[kTensors]) const {
+    wait();
+#pragma unroll
+    for (int n = 0; n < kTensors; ++n) packs[n] = load_shared_pack<T>(share.slot(n, k % kRing));
+  }
+  __device__ __forceinline__ void used(int k) const {
+    if (k + kRing < turns) {
+      copy(of, k + kRing, k % kRing);
+    } else {
+      copy(next, k + kRing - turns, k % kRing);
+    }
+  }
+  __device__ __forceinline__ void finish() {
+    for (int k = share.count; k < turns; ++k) used(k);
+#pragma unroll
+    for (int n = 0; n < kTensors; ++n) of[n] = next[n];
   }
 
-  /// Starts copying the thread's packs of an image.
-  __device__ __forceinline__ void copy(int tensor, const T* image) const {
-#pragma unroll 4
-    for (int k = 0; k < count; ++k) copy_async(slot(tensor, k), in(image, k));
+ private:
+  __device__ __forceinline__ void copy(const T* const (&image)[kTensors], int k, int place) const {
+    if (k < share.count && image[0] != nullptr) {
+#pragma unroll
+      for (int n = 0; n < kTensors; ++n) copy_async(share.slot(n, place), share.in(image[n], k));
+    }
+    commit_copies();
   }
 };
 
@@ -115,89 +205,81 @@ __device__ __forceinline__ A weight_of_column(const RowProblem& p, const Operand
   return effective_weight(Parameter<T>(weight).at(column * weight.col_stride[0]), offset);
 }
 
-/// Two numbers of each row in shared memory, for all threads that have packs of it.
+/// A number of each row in shared memory, once for each line of a band, so that a thread has those of its packs side by
+/// side.
 template <class A>
-struct RowNumbers {
+struct BandNumbers {
   A* numbers;
-  int apart;
 
-  __device__ __forceinline__ RowNumbers(const ImageSplit& s, int bytes)
-      : numbers(reinterpret_cast<A*>(image_shared + bytes)), apart(s.apart) {}
-  __device__ __forceinline__ A& first(int row) const { return numbers[ImageLayout::number_at(row)]; }
-  __device__ __forceinline__ A& second(int row) const { return numbers[ImageLayout::number_at(row) + apart]; }
-  __device__ __forceinline__ void set(int row, A first, A second) const {
-    A* const to = numbers + ImageLayout::number_at(row);
-    to[0] = first;
-    to[apart] = second;
+  __device__ __forceinline__ explicit BandNumbers(const ImageSplit& s, int which = 0)
+      : numbers(reinterpret_cast<A*>(image_shared + s.numbers_at + which * s.number_bytes)) {}
+  __device__ __forceinline__ A of(int row) const { return numbers[row]; }
+  __device__ __forceinline__ void put(const ImageSplit& s, int row, A value) const {
+#pragma unroll 1
+    for (int line = 0; line < s.band_cols(); ++line) numbers[row + line * s.places] = value;
   }
-  /// Of the rows of a thread's packs.
   template <class T, int kSize>
-  __device__ __forceinline__ void get(const ImageShare<T>& share, A (&firsts)[kSize], A (&seconds)[kSize]) const {
+  __device__ __forceinline__ void get(const ImageShare<T>& share, A (&value)[kSize]) const {
+    constexpr int kPart = kPackSize<A>;
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      const A* const from = numbers + ImageLayout::number_at(share.row(j));
-      firsts[j] = from[0];
-      seconds[j] = from[apart];
+    for (int h = 0; h < kSize / kPart; ++h) {
+      const Pack<A> part = load_shared_pack<A>(shared_address(numbers + share.pack * kSize + h * kPart));
+#pragma unroll
+      for (int j = 0; j < kPart; ++j) value[h * kPart + j] = part.word[j];
     }
   }
 };
 
-/// A block's shared memory behind the packs.
+/// Adds up a number of each element over a slice's part of each row: visit(row, sum), by one thread a row, the same one
+/// each time. All threads; a barrier before and one in it. The order depends on the columns alone.
+template <class T, class A = Accumulator<T>, class Visit>
+__device__ __forceinline__ void sum_rows(const ImageSplit& s, const ImageShare<T>& share,
+                                         const A (&value)[kPackSize<T>], Visit visit) {
+  constexpr int kSize = kPackSize<T>, kPart = kPackSize<A>;
+  A* const scratch = reinterpret_cast<A*>(image_shared + s.scratch_at);  // parts of packs, of each thread
+  const int thread = static_cast<int>(threadIdx.x), used = s.lines * s.band_packs;
+  if (share.line < s.lines) {
+#pragma unroll
+    for (int h = 0; h < kSize / kPart; ++h) {
+      store_shared_values(scratch + (h * used + share.place()) * kPart, value + h * kPart);
+    }
+  }
+  __syncthreads();
+  const int helpers = 1 << s.helpers_log, helper = thread & (helpers - 1);
+  for (int first = 0; first < s.places; first += s.threads >> s.helpers_log) {
+    const int row = first + (thread >> s.helpers_log);
+    A sum = A(0);
+    if (row < s.places) {
+      for (int column = helper; column < s.band_cols(); column += helpers) {
+        const int element = row + column * s.places;  // of a band
+        const A* const from = scratch + (element % kSize / kPart * used + element / kSize) * kPart + element % kPart;
+#pragma unroll 4
+        for (int line = 0; line < s.lines; ++line) sum += from[line * s.band_packs * kPart];
+      }
+    }
+    sum = sum_of_helpers(sum, helpers);
+    if (helper == 0 && row < s.places) visit(row, sum);
+  }
+}
+
+/// What the blocks of a cluster have of the rows of an image that they keep, in each of them.
 template <class T>
-struct ImageMemory {
-  using A = Accumulator<T>;
-  using Pair = SumPair<A>;
-  static constexpr int kSize = kPackSize<T>;
-  static constexpr int kParts = kSize / kPackSize<A>;
+struct ImageEntries {
+  using Pair = SumPair<Accumulator<T>>;
 
-  A* scratch;             // a number of each element of each thread
-  RowNumbers<A> results;  // of all blocks of the cluster
+  const ImageSplit& s;
 
-  __device__ __forceinline__ explicit ImageMemory(const ImageSplit& s)
-      : scratch(reinterpret_cast<A*>(image_shared + s.scratch_at)), results(s, s.results_at) {}
   /// Of the rows, from a block of the cluster.
-  __device__ __forceinline__ Pair* entries(const ImageSplit& s, int block) const {
+  __device__ __forceinline__ Pair* of(int block) const {
     return reinterpret_cast<Pair*>(image_shared + s.entries_at + block * s.pair_bytes);
   }
-
-  /// Adds up a number of each element over what a block has of each row: visit(row, sum), by one thread a row, the same
-  /// one each time. All threads; a barrier before and one in it. The order depends on the columns alone.
-  template <class Visit>
-  __device__ __forceinline__ void sum_rows(const ImageSplit& s, const ImageShare<T>& share, const A (&value)[kSize],
-                                           Visit visit) const {
-    const int thread = static_cast<int>(threadIdx.x), used = s.lines * s.band_packs;
-    if (share.line < s.lines) {
-#pragma unroll
-      for (int h = 0; h < kParts; ++h) {
-        store_shared_values(scratch + (h * used + thread) * kPackSize<A>, value + h * kPackSize<A>);
-      }
-    }
-    __syncthreads();
-    const int helpers = 1 << s.helpers_log, helper = thread & (helpers - 1);
-    for (int first = 0; first < s.places; first += s.threads >> s.helpers_log) {
-      const int row = first + (thread >> s.helpers_log);
-      A sum = A(0);
-      if (row < s.places) {
-        for (int column = helper; column < s.band_cols(); column += helpers) {
-          const int element = row + column * s.places;  // of a band
-          const int owner = element / kSize, j = element % kSize;
-          const A* const from = scratch + (j / kPackSize<A> * used + owner) * kPackSize<A> + j % kPackSize<A>;
-#pragma unroll 4
-          for (int line = 0; line < s.lines; ++line) sum += from[line * s.band_packs * kPackSize<A>];
-        }
-      }
-      sum = sum_of_helpers(sum, helpers);
-      if (helper == 0 && row < s.places) visit(row, sum);
-    }
-  }
-
-  /// This block's entries, to the other blocks of the cluster.
-  __device__ __forceinline__ void send_entries(const ImageSplit& s, int rank) const {
+  /// This block's, to the others.
+  __device__ __forceinline__ void send(int rank) const {
 #if __CUDA_ARCH__ >= 900
-    const Pair* const own = entries(s, rank);
-    for (int block = 0; block < s.cluster; ++block) {
+    const Pair* const own = of(rank);
+    for (int block = 0; block < s.slices; ++block) {
       if (block == rank) continue;
-      Pair* const to = cg::this_cluster().map_shared_rank(entries(s, rank), block);
+      Pair* const to = cg::this_cluster().map_shared_rank(of(rank), block);
       for (int row = threadIdx.x; row < s.places; row += s.threads) to[row] = own[row];
     }
 #endif
@@ -209,22 +291,22 @@ struct ImageMemory {
 
 __device__ __forceinline__ void entries_are_read(const ImageSplit& s) {
 #if __CUDA_ARCH__ >= 900
-  cluster_arrive(s.cluster);
+  cluster_arrive(s.slices);
 #endif
 }
 /// Behind a barrier of the block: its entries are on their way when this returns.
-template <class Memory>
-__device__ __forceinline__ void begin_exchange(const ImageSplit& s, const Memory& memory, int rank) {
+template <class T>
+__device__ __forceinline__ void begin_exchange(const ImageSplit& s, const ImageEntries<T>& entries, int rank) {
 #if __CUDA_ARCH__ >= 900
-  if (s.cluster == 1) return;
-  cluster_wait(s.cluster);
-  memory.send_entries(s, rank);
-  cluster_arrive(s.cluster);
+  if (s.slices == 1) return;
+  cluster_wait(s.slices);
+  entries.send(rank);
+  cluster_arrive(s.slices);
 #endif
 }
 __device__ __forceinline__ void end_exchange(const ImageSplit& s) {
 #if __CUDA_ARCH__ >= 900
-  cluster_wait(s.cluster);
+  cluster_wait(s.slices);
 #endif
 }
 

@@ -45,66 +45,82 @@ RowPlan plan_of(const RowRequest& r, bool forward, const DeviceInfo& device = kH
 
 ImageLayout layout_of(const RowRequest& r, const RowPlan& plan, bool forward) {
   return image_layout(static_cast<int>(r.geometry.cols), plan.rows_per_block, r.dtype, plan.cluster, plan.threads,
-                      forward);
+                      forward ? ImageUse::kept_forward : ImageUse::kept_backward);
 }
 
 TEST(images_of_convnext) {
   struct Golden {
     int64_t cols, places;
     DType dtype;
-    int forward_cluster, forward_lines, backward_cluster, backward_lines;  // bands of 49 packs
+    int forward_cluster, forward_lines, backward_cluster, backward_lines;  // bands of 49 packs; 0: read twice
   };
   for (const Golden& g : std::vector<Golden>{{1536, 49, DType::bf16, 2, 9, 2, 15},
-                                             {768, 49, DType::bf16, 1, 9, 2, 7},
-                                             {768, 196, DType::bf16, 2, 18, 8, 7},
+                                             {768, 49, DType::bf16, 1, 9, 2, 15},
+                                             {768, 196, DType::bf16, 2, 18, 0, 6},
                                              {384, 196, DType::f16, 2, 9, 2, 15},
-                                             {768, 49, DType::f32, 2, 9, 2, 15}}) {
+                                             {768, 49, DType::f32, 2, 9, 2, 15},
+                                             {2048, 49, DType::f32, 2, 18, 0, 7},
+                                             {1024, 196, DType::bf16, 0, 6, 0, 6}}) {
     const RowRequest r = images(64, g.cols, g.places, g.dtype);
-    const RowPlan f = plan_of(r, true), b = plan_of(r, false);
-    for (const RowPlan& plan : {f, b}) {
+    for (const bool forward : {true, false}) {
+      const RowPlan plan = plan_of(r, forward);
+      const int cluster = forward ? g.forward_cluster : g.backward_cluster;
       CHECK_EQ(static_cast<int>(plan.variant), static_cast<int>(NORMACT_ROW_IMAGE));
       CHECK_EQ(plan.rows_per_block, g.places);
+      CHECK_EQ(plan.slices > 0, cluster == 0);
+      CHECK_EQ(plan.cluster, cluster > 0 ? cluster : 1);
+      CHECK_EQ(plan.threads_per_row, forward ? g.forward_lines : g.backward_lines);
+      CHECK_EQ(plan.places, size_t{0});
+      if (plan.slices > 0) continue;
       CHECK_EQ(plan.blocks, plan.parts * plan.cluster);
       const bool alone = plan.threads > image_threads(true, false);
       CHECK((alone ? 1 : 2) * (plan.shared_bytes + 1024) <= kShared + 1024);
+      CHECK_EQ(plan.workspace_bytes, forward ? 0 : static_cast<size_t>(2 * plan.parts * g.cols * 4));
     }
-    CHECK_EQ(f.cluster, g.forward_cluster);
-    CHECK_EQ(b.cluster, g.backward_cluster);
-    CHECK_EQ(f.threads_per_row, g.forward_lines);
-    CHECK_EQ(b.threads_per_row, g.backward_lines);
-    CHECK_EQ(f.parts, 64);  // an image each, all at once
-    CHECK_EQ(b.workspace_bytes, static_cast<size_t>(2 * b.parts * g.cols * 4));
   }
 }
 
+/// Threads have every pack of a band once, as the kernels number them (ImageShare in cuda/row_image.cuh).
+void check_threads(const ImageLayout& s, DType dtype) {
+  const int apart = s.packs_apart(), together = s.band_packs - apart;
+  CHECK(s.lines >= 1 && s.lines <= 18 && s.lines * s.band_packs <= s.threads);
+  CHECK(apart == 0 || (s.lines * together <= s.apart_at && s.apart_at + s.lines <= s.threads));
+  CHECK(apart == 0 || s.places / (16 / size_of(dtype)) < s.band_packs);
+  CHECK_EQ(s.band_packs * 16, s.places * size_of(dtype) << s.band_log);
+}
+
 /// Both kernels have every band once, and room for what they keep.
-void check_read_twice(const RowRequest& r, const RowPlan& plan, const DeviceInfo& device) {
+void check_read_twice(const RowRequest& r, const RowPlan& plan, bool forward, const DeviceInfo& device) {
   const auto cols = static_cast<int>(r.geometry.cols), slices = static_cast<int>(plan.slices);
   const int places = plan.rows_per_block;
   const int64_t images = r.geometry.rows / places;
-  const ImageLayout sums = image_sums_layout(cols, places, r.dtype, plan.cluster);
-  CHECK_EQ(plan.blocks, images * plan.cluster);
-  CHECK(sums.threads == plan.threads && sums.shared_bytes == plan.shared_bytes && sums.scratch_at == 0);
-  CHECK(sums.lines >= 1 && sums.lines <= 18 && sums.lines * sums.band_packs <= sums.threads);
-  CHECK(sums.bands_a_block * plan.cluster >= sums.bands && sums.bands_a_block * (plan.cluster - 1) < sums.bands);
-  const ImageLayout apply = image_apply_layout(cols, places, r.dtype, slices);
-  CHECK(apply.threads >= kLeastImageThreads && apply.threads <= kMostImageThreads && apply.threads % 32 == 0);
-  CHECK(apply.lines >= 1 && apply.lines * apply.band_packs <= apply.threads);
-  CHECK(apply.bands_a_block <= kImageBands * apply.lines);
-  CHECK(apply.bands_a_block * slices >= apply.bands && apply.bands_a_block * (slices - 1) < apply.bands);
-  CHECK(apply.statistics_at >= 4 * apply.part_bytes && apply.statistics_at >= apply.threads * kImageBands * 16);
-  CHECK(apply.parameters_at - apply.statistics_at >= 4 * 8 * places && apply.statistics_at % 16 == 0);
-  CHECK_EQ(apply.shared_bytes - apply.parameters_at, (apply.cols_a_block() + 1) * 4);
-  CHECK(std::max(sums.shared_bytes, apply.shared_bytes) <= device.shared_memory_block);
-  const int64_t images_a_part = (images + plan.parts - 1) / plan.parts;
-  CHECK(images_a_part <= 64 && images_a_part * (plan.parts - 1) < images);
-  CHECK(plan.workspace_bytes >= static_cast<size_t>(r.geometry.rows * 8 + plan.parts * cols * 8) && plan.places == 0);
-  const RowPlan one = plan_of(images_like(r, 1), false, device), many = plan_of(images_like(r, 100000), false, device);
+  const ImageLayout s = image_twice_layout(cols, places, r.dtype, forward);
+  CHECK(s.slices == slices && s.threads == plan.threads && s.shared_bytes == plan.shared_bytes);
+  CHECK(s.threads >= kLeastTwiceThreads && s.threads <= kMostTwiceThreads && s.threads % 32 == 0);
+  check_threads(s, r.dtype);
+  CHECK_EQ(int64_t{s.bands} * s.band_packs * 16, int64_t{cols} * places * size_of(r.dtype));
+  CHECK(s.slice_bands * slices >= s.bands && s.slice_bands * (slices - 1) < s.bands);
+  CHECK(s.slice_bands <= image_turns(forward) * s.lines);
+  // What lies where: packs, sums, numbers of rows, of columns.
+  const int there = std::min(s.slice_bands, image_ring(forward) * s.lines);
+  CHECK(s.part_bytes == there * s.band_packs * 16 && s.scratch_at == s.part_bytes * (forward ? 1 : 2));
+  const int of_rows = s.lines * s.number_bytes;
+  const int of_columns = forward ? 0 : 2 * kColumnTurns * s.lines * s.band_sums() * 8;
+  CHECK(s.numbers_at - s.scratch_at >= std::max(of_rows, of_columns) && s.numbers_at % 16 == 0);
+  CHECK(s.number_bytes == (places << s.band_log) * 4 && s.weights_at - s.numbers_at == 4 * s.number_bytes);
+  CHECK(s.totals_at - s.weights_at >= (s.slice_cols() + 1) * (forward ? 8 : 4) && s.totals_at % 16 == 0);
+  CHECK(s.shared_bytes - s.totals_at == (forward ? 0 : s.slice_cols() * 16));
+  CHECK(s.shared_bytes <= device.shared_memory_block);
+  CHECK(plan.blocks == plan.parts * slices && plan.parts <= images);
+  CHECK(plan.parts == 1 || plan.blocks <= 2 * device.multiprocessors);
+  CHECK(plan.workspace_bytes >= static_cast<size_t>(r.geometry.rows * slices + (forward ? 0 : plan.parts * cols)) * 8);
+  CHECK_EQ(plan.places, size_t{0});
+  const RowPlan one = plan_of(images_like(r, 1), forward, device);
+  const RowPlan many = plan_of(images_like(r, 100000), forward, device);
   for (const RowPlan& other : {one, many}) {  // how a row is summed does not depend on how many there are
-    CHECK(other.cluster == plan.cluster && other.threads == plan.threads && other.slices == plan.slices);
+    CHECK(other.threads == plan.threads && other.slices == plan.slices);
   }
   CHECK_EQ(one.parts, 1);
-  CHECK(many.parts >= 100000 / 64);
 }
 
 TEST(every_image_is_divided_and_fits) {
@@ -112,34 +128,35 @@ TEST(every_image_is_divided_and_fits) {
   for (const DeviceInfo& device : {kHopper, kAmpere, kTuring}) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       for (int64_t cols = 1; cols < 6000; cols += 1 + cols / 12) {
-        for (const int64_t places : {4, 7, 9, 25, 36, 49, 100, 121, 169, 196, 225, 361, 900, 2044}) {
+        for (const int64_t places : {4, 7, 9, 25, 36, 49, 100, 121, 169, 196, 225, 361, 380, 382, 384, 900, 2044}) {
           for (const bool forward : {true, false}) {
             const RowRequest r = images(70, cols, places, dtype);
             const RowPlan plan = plan_of(r, forward, device);
             if (plan.variant != NORMACT_ROW_IMAGE) continue;
             ++taken;
+            CHECK(places >= 16 / size_of(dtype));  // an access has elements of two columns at most
             if (plan.slices > 0) {
-              check_read_twice(r, plan, device);
+              check_read_twice(r, plan, forward, device);
               ++twice;
               continue;
             }
             const ImageLayout s = layout_of(r, plan, forward);
             CHECK(plan.cluster == 1 || device.compute_capability >= 90);
             CHECK_EQ(int64_t{s.bands} * s.band_packs * 16, cols * places * size_of(dtype));
-            CHECK(s.bands_a_block * plan.cluster >= s.bands && s.bands_a_block * (plan.cluster - 1) < s.bands);
-            CHECK(s.lines >= 1 && s.lines <= 18 && s.lines * s.band_packs <= s.threads);
+            CHECK(s.slice_bands * plan.cluster >= s.bands && s.slice_bands * (plan.cluster - 1) < s.bands);
+            check_threads(s, dtype);
             CHECK(s.threads == image_threads(forward, false) || s.threads == image_threads(forward, true));
             CHECK(s.threads == plan.threads && s.shared_bytes == plan.shared_bytes);
             CHECK(s.shared_bytes <= device.shared_memory_block);
-            CHECK(forward || s.cols_a_block() <= s.threads);
-            CHECK(places >= 16 / size_of(dtype));  // an access has elements of two columns at most
             // What lies behind the packs, in this order.
-            CHECK_EQ(s.scratch_at, (forward ? 1 : 2) * s.part_bytes);
-            CHECK(s.entries_at - s.scratch_at >= s.lines * s.band_packs * 16 / size_of(dtype) * 4);
-            CHECK(s.results_at - s.entries_at >= plan.cluster * places * 8 &&
-                  s.statistics_at - s.results_at >= places * 8);
-            CHECK(s.parameters_at - s.statistics_at >= (forward ? 0 : 2 * places * 8));
-            CHECK(s.shared_bytes - s.parameters_at >= (s.cols_a_block() + 1) * (forward ? 8 : 4));
+            CHECK_EQ(s.scratch_at, (forward ? 1 : 2) * s.slice_bands * s.band_packs * 16);
+            const int of_columns = forward ? 0 : s.slice_bands * s.band_sums() * 8;
+            CHECK(s.entries_at - s.scratch_at >=
+                  std::max(s.lines * s.band_packs * 16 / size_of(dtype) * 4, of_columns));
+            CHECK(s.numbers_at - s.entries_at >= plan.cluster * places * 8 && s.numbers_at % 16 == 0);
+            CHECK(s.weights_at - s.numbers_at >= (forward ? 2 : 6) * (places << s.band_log) * 4);
+            CHECK(s.totals_at - s.weights_at >= (s.slice_cols() + 1) * (forward ? 8 : 4) && s.totals_at % 16 == 0);
+            CHECK_EQ(s.shared_bytes - s.totals_at, forward ? 0 : s.slice_cols() * 16);
             // How a row is summed does not depend on how many there are.
             const RowPlan one = plan_of(images(1, cols, places, dtype), forward, device);
             CHECK(one.variant == plan.variant && one.cluster == plan.cluster && one.threads == plan.threads);
@@ -149,22 +166,39 @@ TEST(every_image_is_divided_and_fits) {
       }
     }
   }
-  CHECK(taken > 1000 && twice > 50);
+  CHECK(taken > 1000 && twice > 100);
 }
 
-TEST(large_images_are_read_twice_backward) {
-  const auto slices = [](int64_t count, int64_t cols, int64_t places, DType dtype, bool forward = false) {
+TEST(large_images_are_read_twice) {
+  const auto slices = [](int64_t count, int64_t cols, int64_t places, DType dtype, bool forward) {
     const RowPlan plan = plan_of(images(count, cols, places, dtype), forward);
     return plan.variant == NORMACT_ROW_IMAGE ? plan.slices : -1;
   };
-  CHECK_EQ(slices(256, 1024, 196, DType::bf16), 19);  // 512 bands, 28 a block
-  CHECK_EQ(slices(256, 1024, 196, DType::bf16, true), 0);
-  CHECK_EQ(slices(64, 768, 196, DType::bf16), 0);
-  CHECK(slices(64, 768, 289, DType::bf16) > 0 && slices(64, 768, 289, DType::f32) > 0);
-  CHECK_EQ(slices(256, 1024, 196, DType::f32), -1);  // tiles
-  CHECK(slices(8, 60000, 49, DType::bf16) > 0);
-  CHECK_EQ(slices(8, 60000, 49, DType::bf16, true), -1);  // too large to be kept
-  CHECK_EQ(slices(8, 1000000, 49, DType::bf16), -1);      // a thread would add up too many
+  CHECK_EQ(slices(256, 1024, 196, DType::bf16, true), 4);  // 512 bands, 128 a block
+  CHECK_EQ(slices(256, 1024, 196, DType::bf16, false), 6);
+  CHECK_EQ(slices(64, 768, 196, DType::bf16, true), 0);
+  CHECK_EQ(slices(256, 1024, 196, DType::f32, false), 10);
+  CHECK_EQ(slices(256, 1024, 196, DType::f32, true), -1);  // tiles
+  CHECK_EQ(slices(256, 768, 196, DType::f32, false), -1);
+  CHECK_EQ(slices(256, 1024, 256, DType::f32, false), -1);
+  CHECK_EQ(slices(8, 1000000, 49, DType::bf16, true), -1);  // too many slices
+  for (const bool forward : {true, false}) {
+    CHECK(slices(64, 768, 289, DType::bf16, forward) > 0 && slices(64, 768, 289, DType::f32, forward) > 0);
+    CHECK(slices(8, 60000, 49, DType::bf16, forward) > 0);
+  }
+}
+
+TEST(a_query_knows_what_a_forward_of_images_needs) {
+  for (int64_t cols = 16; cols < 40000; cols += 16 + cols / 7 / 16 * 16) {
+    for (const int64_t places : {9, 49, 196, 289}) {
+      const RowRequest r = images(70, cols, places, DType::bf16);
+      RowForward p{};
+      p.geometry = r.geometry;
+      p.dtype = p.io_dtype = DType::bf16;
+      p.adjacent = true;
+      CHECK(most_forward_workspace(p) >= plan_of(r, true).workspace_bytes);
+    }
+  }
 }
 
 TEST(what_images_leave_to_others) {

@@ -71,7 +71,7 @@ def check_side_by_side(device: Device, kind: str, dtype: str, parameter_dtype: s
         done |= check_variants(device, problem, "offset_by_one")
     # Images: of a block and of clusters, bands of several lines and of one, more rows than threads, the last block with
     # fewer bands.
-    large = ((1, 1088, 196), (3, 768, 17, 17), (2, 8192, 49))  # read twice, backward
+    large = ((1, 1088, 196), (3, 768, 17, 17), (2, 8192, 49))  # read twice
     for shape in ((5, 64, 49), (2, 720, 49), (2, 768, 196), (1, 16, 2044), (3, 500, 121), (2, 1536, 7, 7), *large):
         problem = Problem(kind, shape, dtype, parameter_dtype, residual=shape[0] == 2, axes=(1,))
         done |= check_variants(device, problem, "contiguous")
@@ -112,19 +112,35 @@ def test_many_images(device: Device, kind: str, dtype: str) -> None:
                 check_backward(device, problem)
 
 
-def test_images_whose_sums_begin_far_from_the_mean(device: Device) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("cols", [7, 33, 64, 255, 1000, 1001, 4096, 4097, 9001, 12288])
+def test_rows_of_equal_elements(device: Device, dtype: str, cols: int) -> None:
+    """Nothing is left of them, whatever the mean is rounded by."""
+    for value in (1000.1, -0.3, 77.7):
+        x = device.array(np.full((5, cols), value), dtype)
+        y, _, mean, _ = normact.layer_norm(x, return_stats=True)
+        assert np.abs(device.values(y)).max() <= 1e-6
+        np.testing.assert_allclose(device.values(mean), device.values(x)[:, 0], rtol=2.0**-23)
+
+
+@pytest.mark.parametrize(
+    ("cols", "outliers"),
+    [(64, [0, 9, 18, 27, 32, 41, 50, 59]), (8192, list(range(112)))],  # kept, read twice
+    ids=["kept", "twice"],
+)
+def test_images_whose_sums_begin_far_from_the_mean(device: Device, cols: int, outliers: list[int]) -> None:
     """The columns that tell about where a mean may be are outliers, infinite, or all the same."""
-    normal = np.random.default_rng(1).standard_normal((3, 64, 49))
+    normal = np.random.default_rng(1).standard_normal((3, cols, 49))
     far, infinite, constant = normal.copy(), normal.copy(), np.full_like(normal, 9999.9)
-    far[:, ::8] += 1000.0
+    far[:, outliers] += 1000.0
     infinite[:, 0, ::2] = np.inf
     for x, atol in ((far, 1e-5), (infinite, 1e-5), (constant, 1e-9), (normal + 1e4, 2e-3)):
-        rows = device.values(device.array(x, "float32")).swapaxes(1, 2).reshape(-1, 64)
+        rows = device.values(device.array(x, "float32")).swapaxes(1, 2).reshape(-1, cols)
         with np.errstate(invalid="ignore"):
             want = reference.layer_norm(rows)
         with normact.row_variant("image"):
             y, _, mean, rstd = normact.layer_norm(device.array(x, "float32"), axis=1, return_stats=True)
-        found = device.values(y).swapaxes(1, 2).reshape(-1, 64)
+        found = device.values(y).swapaxes(1, 2).reshape(-1, cols)
         np.testing.assert_allclose(found, want.y, rtol=1e-5, atol=atol)
         np.testing.assert_allclose(device.values(mean).ravel(), want.mean, rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(device.values(rstd).ravel(), want.rstd, rtol=1e-5)

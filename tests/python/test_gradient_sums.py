@@ -86,7 +86,7 @@ def test_rows_on_one_multiprocessor(device: Device, kind: str, shape: tuple[int,
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("shape", [(2000, 384, 7, 7), (700, 384, 14, 14)], ids=str)
+@pytest.mark.parametrize("shape", [(2000, 384, 7, 7), (700, 384, 14, 14), (300, 1088, 14, 14)], ids=str)
 def test_images_on_one_multiprocessor(device: Device, kind: str, shape: tuple[int, ...]) -> None:
     import torch
 
