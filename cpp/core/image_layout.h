@@ -29,6 +29,9 @@ constexpr int image_ring(bool forward) { return forward ? 8 : 4; }
 constexpr int kColumnTurns = 8;
 constexpr int image_turns(bool forward) { return forward ? 24 : 16; }
 
+/// Numbers that a slice has of a row: moments, or sums of a gradient.
+constexpr int image_entry(bool forward) { return forward ? 3 : 2; }
+
 struct ImageLayout {
   int places;      // rows of an image
   int band_packs;  // of a band
@@ -40,8 +43,8 @@ struct ImageLayout {
   int lines;     // bands that a block works on at the same time, a thread a pack
   int apart_at;  // the first thread of packs that are apart
   // In bytes, in a block:
-  int part_bytes;  // of one tensor, as far as it is in shared memory
-  int pair_bytes;  // of a pair of numbers for each row
+  int part_bytes;   // of one tensor, as far as it is in shared memory
+  int entry_bytes;  // of what a slice has of the rows of an image
   int scratch_at, entries_at, numbers_at, weights_at, totals_at, shared_bytes;
   int number_bytes;  // of BandNumbers
 
@@ -80,14 +83,14 @@ inline ImageLayout image_layout(int cols, int places, DType dtype, int slices, i
   const int ring_bands = image_ring(forward) * of.lines, column_bands = kColumnTurns * of.lines;
   const int bands_there = kept || of.slice_bands < ring_bands ? of.slice_bands : ring_bands;
   of.part_bytes = bands_there * of.band_packs * 16;
-  of.pair_bytes = up(places * 2 * number);
+  of.entry_bytes = up(places * image_entry(forward) * number);
   of.number_bytes = of.band_packs * pack * number;
   of.scratch_at = of.part_bytes * (forward ? 1 : 2);
   const int of_rows = of.lines * of.number_bytes;  // a number of each element
   const int bands_summed = kept ? of.slice_bands : 2 * column_bands;
   const int of_columns = forward ? 0 : bands_summed * of.band_sums() * 2 * number;
-  of.entries_at = of.scratch_at + up(of_rows > of_columns ? of_rows : of_columns);  // of each block, a pair a row
-  of.numbers_at = of.entries_at + (kept ? slices * of.pair_bytes : 0);
+  of.entries_at = of.scratch_at + up(of_rows > of_columns ? of_rows : of_columns);
+  of.numbers_at = of.entries_at + (kept ? slices * of.entry_bytes : 0);
   const int numbers = use == ImageUse::kept_forward ? 2 : kept ? 6 : 4;
   of.weights_at = of.numbers_at + numbers * of.number_bytes;
   of.totals_at = of.weights_at + up((of.slice_cols() + 1) * (forward ? 2 : 1) * number);
@@ -108,9 +111,9 @@ inline ImageLayout image_twice_layout(int cols, int places, DType dtype, bool fo
   return image_layout(cols, places, dtype, (best.bands + together - 1) / together, best.threads, use);
 }
 
-/// What the slices of all images leave of their rows in the workspace: a pair of numbers each.
-inline int64_t image_pairs_bytes(int64_t rows, int64_t slices, DType dtype) {
-  return (rows * slices * 2 * size_of(accumulator_of(dtype)) + 255) / 256 * 256;
+/// What the slices of all images leave of their rows in the workspace.
+inline int64_t image_entries_bytes(int64_t rows, int64_t slices, DType dtype, bool forward) {
+  return (rows * slices * image_entry(forward) * size_of(accumulator_of(dtype)) + 255) / 256 * 256;
 }
 
 }  // namespace normact

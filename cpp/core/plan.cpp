@@ -334,7 +334,7 @@ Status plan_row_forward(const RowRequest& request, const DeviceInfo& device, Row
   NORMACT_TRY(plan_first_legal(kVariants, request, device, plan));
   const int64_t rows = request.geometry.rows, slices = plan->slices;
   if (plan->variant == NORMACT_ROW_IMAGE && slices > 0) {
-    plan->workspace_bytes = static_cast<size_t>(image_pairs_bytes(rows, slices, request.dtype));
+    plan->workspace_bytes = static_cast<size_t>(image_entries_bytes(rows, slices, request.dtype, true));
   } else if (plan->variant == NORMACT_ROW_STREAM && slices > 1) {
     plan->workspace_bytes = slice_moments_bytes(rows, slices);
   }
@@ -355,7 +355,7 @@ Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, Ro
   if (plan->variant == NORMACT_ROW_STREAM) {
     bytes += round_up(stream_pairs(*plan, request.geometry.rows) * 2 * accumulator, 256);
   } else if (plan->variant == NORMACT_ROW_IMAGE && plan->slices > 0) {
-    bytes += image_pairs_bytes(request.geometry.rows, plan->slices, request.dtype);
+    bytes += image_entries_bytes(request.geometry.rows, plan->slices, request.dtype, false);
   }
   // Where a block has whole rows of contiguous columns, or slices of rows in runs, one row of sums is the result
   // itself.

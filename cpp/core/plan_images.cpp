@@ -114,7 +114,7 @@ size_t most_image_workspace(const RowProblem& problem) {
   ImageLayout layout;
   if (!may_be_images(problem) || !is_identity(problem.activation)) return 0;
   if (!divide_twice(g.cols, g.row_shape[g.row_ndim - 1], problem.dtype, true, &layout)) return 0;
-  return static_cast<size_t>(image_pairs_bytes(g.rows, layout.slices, problem.dtype));
+  return static_cast<size_t>(image_entries_bytes(g.rows, layout.slices, problem.dtype, true));
 }
 
 }  // namespace normact

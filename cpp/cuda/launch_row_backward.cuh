@@ -309,7 +309,7 @@ Status launch_row_image(const RowBackward& p, const RowPlan& plan, const Launch&
   const ImageSplit split(p.geometry, image_twice_layout(cols, plan.rows_per_block, p.dtype, false));
   auto* const sums = static_cast<Pair*>(launch.workspace.data);
   void* const partials =
-      static_cast<char*>(launch.workspace.data) + image_pairs_bytes(p.geometry.rows, plan.slices, p.dtype);
+      static_cast<char*>(launch.workspace.data) + image_entries_bytes(p.geometry.rows, plan.slices, p.dtype, false);
   NORMACT_TRY((launch_kernel<row_image_sums_kernel<T, kKind>>(name, row_shape(plan), launch, p, scalars, split, sums,
                                                               partials)));
   NORMACT_TRY((launch_kernel<row_image_gradients_kernel<T, kKind>>(name, row_shape(plan), launch, p, scalars, split,

@@ -183,12 +183,12 @@ Status launch_row_image(const RowForward& p, const RowPlan& plan, const LaunchSh
                                                     ImageUse::kept_forward));
     return launch_kernel<row_forward_image_kernel<T, kKind>>(name, shape, launch, p, scalars, split);
   }
-  using Pair = SumPair<Accumulator<T>>;
+  using Entry = SliceMoments<Accumulator<T>>;
   const ImageSplit split(p.geometry, image_twice_layout(cols, plan.rows_per_block, p.dtype, true));
-  auto* const moments = static_cast<Pair*>(launch.workspace.data);
+  auto* const moments = static_cast<Entry*>(launch.workspace.data);
   NORMACT_TRY((launch_kernel<row_image_moments_kernel<T, kKind>>(name, shape, launch, p, split, moments)));
   return launch_kernel<row_image_results_kernel<T, kKind>>(name, shape, launch, p, scalars, split,
-                                                           static_cast<const Pair*>(moments));
+                                                           static_cast<const Entry*>(moments));
 }
 
 /// Rows whose columns are in pieces or apart; the planner gives them no fp64.

@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(image_threads(false, true))
                               const __grid_constant__ ImageSplit s, void* partials) {
   using A = Accumulator<T>;
   const ImageShare<T> share(s);
-  const ImageEntries<T> entries{s};
+  const ImageEntries<SumPair<A>> entries{s};
   const bool gradients = p.dweight.data != nullptr || p.dbias.data != nullptr;
   const int step = s.image_step(), cluster = s.first_image();
   // Of this image and of the next.

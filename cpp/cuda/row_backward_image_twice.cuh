@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kMostTwiceThreads, 2)
     }
     packs.finish();
     if (gradients) __syncthreads();
-    own.leave(s, share, rstds_of(parity), s.pairs_of(sums, image, share.slice));
+    own.leave(s, share, rstds_of(parity), s.entries_of(sums, image, share.slice));
   }
   if (gradients) columns.leave(s, share, Partials<A>(p, partials, step, part));
 }
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kMostTwiceThreads, 2)
   for (; image >= 0; image -= step) {
     const A* const mean = image_in<const A>(p.mean, p.geometry, image);
     const A* const rstd = image_in<const A>(p.rstd, p.geometry, image);
-    const SumPair<A>* const of_image = s.pairs_of(sums, image, 0);
+    const SumPair<A>* const of_image = s.entries_of(sums, image, 0);
     for (int row = threadIdx.x; row < s.places; row += s.threads) {
       SumPair<A> sum{A(0), A(0)};
 #pragma unroll 4

@@ -43,6 +43,13 @@ __device__ __forceinline__ void add_residual(const RowForward& p, const ImageSha
   }
 }
 
+/// What a slice has of a row: its mean as a centre and the distance from it, as their sum would lose digits where means
+/// are large, and the sum of squares about it (of an rms norm of the numbers themselves, and this alone).
+template <class A>
+struct SliceMoments {
+  A centre, shift, m2;
+};
+
 /// A number near a mean that deviations are told from. Of 16 bits, so that deviations of these are exact: else all
 /// would be rounded alike, and their sum be off by what they were.
 template <class T>
@@ -77,7 +84,7 @@ __device__ __forceinline__ void guess_means(const ImageSplit& s, int bands, cons
 /// packs in order, again(k) any of them once more. All threads, behind a barrier; `own` needs one.
 template <class T, NormKind kKind, class A = Accumulator<T>, class Next, class Again>
 __device__ __forceinline__ void find_moments(const ImageSplit& s, const ImageShare<T>& share, int bands,
-                                             SumPair<A>* own, Next next, Again again) {
+                                             SliceMoments<A>* own, Next next, Again again) {
   constexpr int kSize = kPackSize<T>;
   constexpr bool kLayer = kKind == NormKind::layer;
   const BandNumbers<A> centres(s);
@@ -103,24 +110,23 @@ __device__ __forceinline__ void find_moments(const ImageSplit& s, const ImageSha
       }
     }
     if constexpr (kLayer) {
-      sum_rows(s, share, sum, [&](int row, A total) { own[row].first = total; });
+      sum_rows(s, share, sum, [&](int row, A total) { own[row].shift = total; });
       __syncthreads();
     }
     bool far = false;
     sum_rows(s, share, square, [&](int row, A total) {
       if constexpr (!kLayer) {
-        own[row] = {A(0), total};
+        own[row] = {A(0), A(0), total};
         return;
       }
-      const A about = centres.of(row);
-      const Moments<A> m = moments_about(about, own[row].first, total, elements, reciprocal);
-      far = far || is_far(m, about);
-      own[row] = {m.mean, m.m2 < A(0) ? A(0) : m.m2};  // max() would lose NaN
+      const Moments<A> m = moments_about(A(0), own[row].shift, total, elements, reciprocal);
+      far = far || is_far(m, A(0));
+      own[row] = {centres.of(row), m.mean, m.m2 < A(0) ? A(0) : m.m2};  // max() would lose NaN
     });
     if constexpr (!kLayer) return;
     if (!__syncthreads_or(first && far)) return;
     for (int row = threadIdx.x; row < s.places; row += s.threads) {
-      centres.put(s, row, as_centre<T>(own[row].first));
+      centres.put(s, row, as_centre<T>(own[row].centre + own[row].shift));
     }
     __syncthreads();
   }
@@ -137,15 +143,17 @@ __device__ __forceinline__ void settle_moments(const RowForward& p, const Scalar
     Moments<A> m{A(0), A(0), scalars.cols};
     if constexpr (kKind == NormKind::rms) {
 #pragma unroll 4
-      for (int slice = 0; slice < s.slices; ++slice) m.m2 += part_of(row, slice).second;
+      for (int slice = 0; slice < s.slices; ++slice) m.m2 += part_of(row, slice).m2;
     } else {
-      m = moments_of_sets(1, finite_or_zero(part_of(row, 0).first), [&](auto visit) {
+      const A pivot = part_of(row, 0).centre;
+      m = moments_of_sets(1, A(0), [&](auto visit) {
 #pragma unroll 4
         for (int slice = 0; slice < s.slices; ++slice) {
-          const SumPair<A> part = part_of(row, slice);
-          visit(Moments<A>{part.first, part.second, static_cast<A>(share.columns_of(slice))});
+          const SliceMoments<A> part = part_of(row, slice);
+          visit(Moments<A>{part.centre - pivot + part.shift, part.m2, static_cast<A>(share.columns_of(slice))});
         }
       });
+      m.mean += pivot;
       means.put(s, row, m.mean);
     }
     const A rstd = reciprocal_std(m.m2 * scalars.reciprocal_cols, scalars.eps, [](A a) { return reciprocal_sqrt(a); });
@@ -203,7 +211,7 @@ __global__ void __launch_bounds__(image_threads(true, true))
                              const __grid_constant__ ImageSplit s) {
   using A = Accumulator<T>;
   const ImageShare<T> share(s);
-  const ImageEntries<T> entries{s};
+  const ImageEntries<SliceMoments<A>> entries{s};
   const BandNumbers<A> means(s), rstds(s, 1);
   const int step = s.image_step();
   entries_are_read(s);  // none yet, but the block is there

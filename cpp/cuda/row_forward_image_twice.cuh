@@ -34,7 +34,7 @@ __device__ __forceinline__ void add_residual(const RowForward& p, const ImageSha
 template <class T, NormKind kKind>
 __global__ void __launch_bounds__(kMostTwiceThreads, 2)
     row_image_moments_kernel(const __grid_constant__ RowForward p, const __grid_constant__ ImageSplit s,
-                             SumPair<Accumulator<T>>* __restrict__ moments) {
+                             SliceMoments<Accumulator<T>>* __restrict__ moments) {
   const ImageShare<T> share(s);
   const int step = s.image_step();
   const bool added = p.residual.data != nullptr;
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kMostTwiceThreads, 2)
     packs.template wait<kTogether>();
     __syncthreads();
     find_moments<T, kKind>(
-        s, share, min(kTogether * s.lines, share.bands_of(share.slice)), s.pairs_of(moments, image, share.slice),
+        s, share, min(kTogether * s.lines, share.bands_of(share.slice)), s.entries_of(moments, image, share.slice),
         [&](int k) {
           Pack<T> pack[1];
           packs.fetch(k, pack);
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kMostTwiceThreads, 2)
 template <class T, NormKind kKind>
 __global__ void __launch_bounds__(kMostTwiceThreads, 2)
     row_image_results_kernel(const __grid_constant__ RowForward p, const Scalars<Accumulator<T>> scalars,
-                             const __grid_constant__ ImageSplit s, const SumPair<Accumulator<T>>* moments) {
+                             const __grid_constant__ ImageSplit s, const SliceMoments<Accumulator<T>>* moments) {
   using A = Accumulator<T>;
   const ImageShare<T> share(s);
   const int step = s.image_step();
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kMostTwiceThreads, 2)
   for (int parity = 0; image >= 0; image -= step, parity ^= 1) {
     const BandNumbers<A> means(s, 2 * parity), rstds(s, 2 * parity + 1);  // the others may still be read
     packs.next[0] = image >= step ? x_of(image - step) : nullptr;
-    const SumPair<A>* const parts = s.pairs_of(moments, image, 0);
+    const SliceMoments<A>* const parts = s.entries_of(moments, image, 0);
     settle_moments<T, kKind>(p, scalars, s, share, image, means, rstds,
                              [&](int row, int slice) { return parts[slice * s.places + row]; });
     __syncthreads();

@@ -39,10 +39,10 @@ struct ImageSplit : ImageLayout {
   /// The first image that a block has a slice of; from each to the next.
   __device__ __forceinline__ int first_image() const { return static_cast<int>(by_slices.quotient(blockIdx.x)); }
   __device__ __forceinline__ int image_step() const { return static_cast<int>(by_slices.quotient(gridDim.x)); }
-  /// What a slice has of the rows of an image, in pairs for those of all.
-  template <class Pair>
-  __device__ __forceinline__ Pair* pairs_of(Pair* pairs, int image, int slice) const {
-    return pairs + (static_cast<int64_t>(image) * slices + slice) * places;
+  /// What a slice has of the rows of an image, in entries for those of all.
+  template <class Entry>
+  __device__ __forceinline__ Entry* entries_of(Entry* entries, int image, int slice) const {
+    return entries + (static_cast<int64_t>(image) * slices + slice) * places;
   }
 };
 
@@ -263,23 +263,21 @@ __device__ __forceinline__ void sum_rows(const ImageSplit& s, const ImageShare<T
 }
 
 /// What the blocks of a cluster have of the rows of an image that they keep, in each of them.
-template <class T>
+template <class Entry>
 struct ImageEntries {
-  using Pair = SumPair<Accumulator<T>>;
-
   const ImageSplit& s;
 
   /// Of the rows, from a block of the cluster.
-  __device__ __forceinline__ Pair* of(int block) const {
-    return reinterpret_cast<Pair*>(image_shared + s.entries_at + block * s.pair_bytes);
+  __device__ __forceinline__ Entry* of(int block) const {
+    return reinterpret_cast<Entry*>(image_shared + s.entries_at + block * s.entry_bytes);
   }
   /// This block's, to the others.
   __device__ __forceinline__ void send(int rank) const {
 #if __CUDA_ARCH__ >= 900
-    const Pair* const own = of(rank);
+    const Entry* const own = of(rank);
     for (int block = 0; block < s.slices; ++block) {
       if (block == rank) continue;
-      Pair* const to = cg::this_cluster().map_shared_rank(of(rank), block);
+      Entry* const to = cg::this_cluster().map_shared_rank(of(rank), block);
       for (int row = threadIdx.x; row < s.places; row += s.threads) to[row] = own[row];
     }
 #endif
@@ -295,8 +293,8 @@ __device__ __forceinline__ void entries_are_read(const ImageSplit& s) {
 #endif
 }
 /// Behind a barrier of the block: its entries are on their way when this returns.
-template <class T>
-__device__ __forceinline__ void begin_exchange(const ImageSplit& s, const ImageEntries<T>& entries, int rank) {
+template <class Entry>
+__device__ __forceinline__ void begin_exchange(const ImageSplit& s, const ImageEntries<Entry>& entries, int rank) {
 #if __CUDA_ARCH__ >= 900
   if (s.slices == 1) return;
   cluster_wait(s.slices);

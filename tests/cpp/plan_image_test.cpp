@@ -113,7 +113,8 @@ void check_read_twice(const RowRequest& r, const RowPlan& plan, bool forward, co
   CHECK(s.shared_bytes <= device.shared_memory_block);
   CHECK(plan.blocks == plan.parts * slices && plan.parts <= images);
   CHECK(plan.parts == 1 || plan.blocks <= 2 * device.multiprocessors);
-  CHECK(plan.workspace_bytes >= static_cast<size_t>(r.geometry.rows * slices + (forward ? 0 : plan.parts * cols)) * 8);
+  CHECK(plan.workspace_bytes >= static_cast<size_t>(r.geometry.rows * slices) * (forward ? 12 : 8) +
+                                    static_cast<size_t>(forward ? 0 : plan.parts * cols * 8));
   CHECK_EQ(plan.places, size_t{0});
   const RowPlan one = plan_of(images_like(r, 1), forward, device);
   const RowPlan many = plan_of(images_like(r, 100000), forward, device);
@@ -153,7 +154,7 @@ TEST(every_image_is_divided_and_fits) {
             const int of_columns = forward ? 0 : s.slice_bands * s.band_sums() * 8;
             CHECK(s.entries_at - s.scratch_at >=
                   std::max(s.lines * s.band_packs * 16 / size_of(dtype) * 4, of_columns));
-            CHECK(s.numbers_at - s.entries_at >= plan.cluster * places * 8 && s.numbers_at % 16 == 0);
+            CHECK(s.numbers_at - s.entries_at >= plan.cluster * places * (forward ? 12 : 8) && s.numbers_at % 16 == 0);
             CHECK(s.weights_at - s.numbers_at >= (forward ? 2 : 6) * (places << s.band_log) * 4);
             CHECK(s.totals_at - s.weights_at >= (s.slice_cols() + 1) * (forward ? 8 : 4) && s.totals_at % 16 == 0);
             CHECK_EQ(s.shared_bytes - s.totals_at, forward ? 0 : s.slice_cols() * 16);

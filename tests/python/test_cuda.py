@@ -112,6 +112,17 @@ def test_many_images(device: Device, kind: str, dtype: str) -> None:
                 check_backward(device, problem)
 
 
+@pytest.mark.parametrize("shape", [(3, 720, 49), (2, 4096, 49), (2, 1088, 196)], ids=str)
+def test_statistics_of_images_with_large_means(device: Device, shape: tuple[int, ...]) -> None:
+    """What slices of an image have of a row keeps its digits."""
+    x = device.array(np.random.default_rng(2).standard_normal(shape) + 1000.0, "float32")
+    with normact.row_variant("image"):
+        _, _, mean, rstd = normact.layer_norm(x, axis=1, return_stats=True)
+    want = reference.layer_norm(device.values(x).swapaxes(1, 2).reshape(-1, shape[1]))
+    np.testing.assert_allclose(device.values(mean).ravel(), want.mean, rtol=3e-7)
+    np.testing.assert_allclose(device.values(rstd).ravel(), want.rstd, rtol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("cols", [7, 33, 64, 255, 1000, 1001, 4096, 4097, 9001, 12288])
 def test_rows_of_equal_elements(device: Device, dtype: str, cols: int) -> None:
