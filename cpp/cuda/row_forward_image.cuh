@@ -145,7 +145,13 @@ __device__ __forceinline__ void settle_moments(const RowForward& p, const Scalar
 #pragma unroll 4
       for (int slice = 0; slice < s.slices; ++slice) m.m2 += part_of(row, slice).m2;
     } else {
-      const A pivot = part_of(row, 0).centre;
+      A pivot = A(0);  // about the mean, from which all are told
+#pragma unroll 4
+      for (int slice = 0; slice < s.slices; ++slice) {
+        const SliceMoments<A> part = part_of(row, slice);
+        pivot += (part.centre + part.shift) * static_cast<A>(share.columns_of(slice)) * scalars.reciprocal_cols;
+      }
+      pivot = finite_or_zero(pivot);
       m = moments_of_sets(1, A(0), [&](auto visit) {
 #pragma unroll 4
         for (int slice = 0; slice < s.slices; ++slice) {

@@ -124,9 +124,9 @@ def test_statistics_of_images_with_large_means(device: Device, shape: tuple[int,
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("cols", [7, 33, 64, 255, 1000, 1001, 4096, 4097, 9001, 12288])
+@pytest.mark.parametrize("cols", [7, 33, 255, 1001, 4097, 9001])
 def test_rows_of_equal_elements(device: Device, dtype: str, cols: int) -> None:
-    """Nothing is left of them, whatever the mean is rounded by."""
+    """Nothing is left of them in runs, whatever the mean is rounded by."""
     for value in (1000.1, -0.3, 77.7):
         x = device.array(np.full((5, cols), value), dtype)
         y, _, mean, _ = normact.layer_norm(x, return_stats=True)
