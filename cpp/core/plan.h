@@ -62,7 +62,7 @@ struct RowPlan {
   int rows_per_block;   // rows that a block works on at the same time; of a tile or an image; elements: a warp
   int lanes_a_sum;      // of a tile, backward: neighbouring lanes that share the sums of parameter gradients
   int cluster;          // blocks that share a row
-  int64_t slices;       // stream: of a row, each of which a block walks over; image: blocks that write one read twice
+  int64_t slices;       // stream: of a row, each of which a block walks over; image: of one that is read twice
   int packs_per_block;  // of a row, or an image, within a cluster
   int stages;           // rows in flight a thread group (where rows come in ahead), or halves (kRowsByHalves)
   bool dense;           // runs: as in the request, but not of a cluster's slices

@@ -168,7 +168,8 @@ struct ImageFactors {
   __device__ __forceinline__ void put(const ImageSplit& s, int row, A mean, A rstd, A reciprocal_cols,
                                       const SumPair<A>& sums) const {
     A c1, c2;
-    RowFactors<T>::of_row(mean, rstd, reciprocal_cols, sums.first, sums.second, &c1, &c2);
+    RowFactors<T>::template of_row<kKind == NormKind::layer>(mean, rstd, reciprocal_cols, sums.first, sums.second, &c1,
+                                                             &c2);
     rstds.put(s, row, rstd);
     c1s.put(s, row, c1);
     c2s.put(s, row, c2);

@@ -27,15 +27,16 @@ struct RowFactors {
     if constexpr (!kOfCentred && kSums > 1) rows.centre(shift);  // -mean
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
-      of_row(-shift[j], rstd[j], reciprocal_cols, sum[0][j], kSums > 1 ? sum[kSums - 1][j] : A(0), &c1[j], &c2[j]);
+      of_row<(kSums > 1)>(-shift[j], rstd[j], reciprocal_cols, sum[0][j], sum[kSums - 1][j], &c1[j], &c2[j]);
     }
   }
-  /// Of a row, from the sums of g * xhat and of g (of rms: 0).
+  /// Of a row, from the sums of g * xhat and of g; not kLayer: of an rms norm, which has neither a mean nor the latter.
+  template <bool kLayer>
   static __device__ __forceinline__ void of_row(A mean, A rstd, A reciprocal_cols, A product, A gradient, A* c1,
                                                 A* c2) {
     *c2 = product * reciprocal_cols * rstd * rstd;
-    *c1 = gradient * reciprocal_cols * rstd;
-    if constexpr (!kOfCentred) *c1 -= mean * *c2;
+    *c1 = kLayer ? gradient * reciprocal_cols * rstd : A(0);
+    if constexpr (!kOfCentred && kLayer) *c1 -= mean * *c2;
   }
 };
 

@@ -5,12 +5,12 @@
 //          those of all slices, for all rows, and writes its slice of y. Persistent grids: a block has the same slice
 //          of one image after the other.
 // Bytes    x is read twice, the second time from the L2 cache as far as that has it; with a residual, which is read
-//          once, residual_out is read instead then. Each of y is written once; a pair of numbers for each slice and
-//          row.
+//          once, residual_out is read instead then. Each of y is written once; three numbers for each slice and row.
 // Pipeline as soon as a pack has been used, what the next image has in its place is on its way. results begins with the
 //          last images, which are surest to be in the L2 cache.
 // Barriers of the block: moments layer six, rms two an image, more in the rare one whose moments are summed again;
 //          results one.
+// Sums     as in row_forward_image.cuh, about numbers near the means of x alone where a residual is yet to be added.
 #pragma once
 
 #include "cuda/row_forward_image.cuh"

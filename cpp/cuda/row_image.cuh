@@ -4,11 +4,11 @@
 //
 // Work     a block has a slice of one image after the other. A thread owns one pack of every `lines`-th band of it,
 //          which it alone copies to shared memory and writes: the same rows, and columns at the same distance, in all
-//          of them. A slice lies in shared memory as it does in global memory. Packs that are cut take more
-//          instructions; where a band has one, these are the last threads' of the block.
-//          Small images are kept: the blocks of a cluster have the slices of one. Large ones are read twice, the second
-//          time from the L2 cache as far as that holds them: one kernel leaves in the workspace what each slice has of
-//          its rows, another adds that up and writes.
+//          of them. Packs that are cut take more instructions; where a band has one, these are the last threads' of the
+//          block.
+//          Small images are kept: the blocks of a cluster have the slices of one, each as it lies in global memory.
+//          Large ones are read twice, the second time from the L2 cache as far as that holds them: one kernel leaves in
+//          the workspace what each slice has of its rows, another adds that up and writes.
 #pragma once
 
 #include "core/image_layout.h"
