@@ -249,8 +249,8 @@ bool backward_stream(const RowRequest& r, const DeviceInfo& device, RowPlan* pla
   return plan_stream(r, device, Direction::backward, plan);
 }
 
-/// Of sums that grow in registers over more than kTilesASum tiles. `stream` has places in shared memory; for those of
-/// `tile` there is no room (ROWS.md).
+/// Of sums that grow in registers over more than kTilesASum tiles. `stream` and `image` have places in shared memory;
+/// for those of `tile` there is no room (ROWS.md).
 size_t bytes_of_places(const RowRequest& r, const RowPlan& plan) {
   const bool in_registers =
       plan.variant != NORMACT_ROW_STREAM && plan.variant != NORMACT_ROW_TILE && plan.variant != NORMACT_ROW_IMAGE;
