@@ -341,10 +341,6 @@ Status plan_row_forward(const RowRequest& request, const DeviceInfo& device, Row
   return {};
 }
 
-size_t most_forward_workspace(const RowProblem& problem) {
-  return std::max(most_stream_workspace(problem.geometry), most_image_workspace(problem));
-}
-
 Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, RowPlan* plan) {
   static constexpr Variant kVariants[] = {
       {NORMACT_ROW_WARP, backward_warp},   {NORMACT_ROW_BLOCK, backward_block}, {NORMACT_ROW_CLUSTER, backward_cluster},

@@ -115,10 +115,6 @@ bool may_be_pieces(const RowProblem& problem);
 Status plan_row_forward(const RowRequest& request, const DeviceInfo& device, RowPlan* plan);
 Status plan_row_backward(const RowRequest& request, const DeviceInfo& device, RowPlan* plan);
 
-/// The most that a forward may need, however its tensors lie: known without a plan, which would cost the call a third
-/// of its host time.
-size_t most_forward_workspace(const RowProblem& problem);
-
 /// The planner's view of a problem. Without pointers (workspace queries), alignment is what the caller says.
 RowRequest request_of(const RowForward& problem, normact_row_variant variant, int sm_margin);
 RowRequest request_of(const RowBackward& problem, normact_row_variant variant, int sm_margin);

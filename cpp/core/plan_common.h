@@ -61,9 +61,6 @@ bool plan_gather(const RowRequest& r, const DeviceInfo& device, Direction direct
 /// Variant image; false if it cannot serve the request (plan_images.cpp).
 bool plan_image(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan);
 
-/// The most that its forward may need in the workspace.
-size_t most_image_workspace(const RowProblem& problem);
-
 /// Variant tile; false if it cannot serve the request (plan_tiles.cpp).
 bool plan_tile(const RowRequest& r, const DeviceInfo& device, Direction direction, RowPlan* plan);
 

@@ -109,12 +109,4 @@ bool plan_image(const RowRequest& r, const DeviceInfo& device, Direction directi
   return plan_kept(r, device, forward, plan) || plan_twice(r, device, forward, plan);
 }
 
-size_t most_image_workspace(const RowProblem& problem) {
-  const RowGeometry& g = problem.geometry;
-  ImageLayout layout;
-  if (!may_be_images(problem) || !is_identity(problem.activation)) return 0;
-  if (!divide_twice(g.cols, g.row_shape[g.row_ndim - 1], problem.dtype, true, &layout)) return 0;
-  return static_cast<size_t>(image_entries_bytes(g.rows, layout.slices, problem.dtype, true));
-}
-
 }  // namespace normact

@@ -9,6 +9,11 @@
 
 namespace normact {
 
+/// The variants of row norms are chosen by name for the problem as it is given.
+inline bool may_gather(const RowProblem& problem, normact_row_variant variant) {
+  return !problem.contiguous && variant == NORMACT_ROW_AUTO;
+}
+
 /// Whether and what is copied depends on shapes and strides alone.
 GatheredInputs gather_rows(RowForward* problem, const DeviceInfo& device);
 GatheredInputs gather_rows(RowBackward* problem, const DeviceInfo& device, void* workspace);

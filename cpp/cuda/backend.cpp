@@ -7,6 +7,7 @@
 #include "core/plan_pointwise.h"
 #include "core/pointwise_copies.h"
 #include "core/row_copies.h"
+#include "core/row_workspace.h"
 #include "cuda/device.h"
 #include "cuda/layout_copy.h"
 #include "cuda/pointwise_launchers.h"
@@ -14,41 +15,6 @@
 
 namespace normact::cuda {
 namespace {
-
-/// The most that any alignment of the tensors may need: a query does not look at pointers.
-Status largest_workspace(const RowBackward& problem, const Launch& launch, size_t* bytes) {
-  *bytes = 0;
-  if (problem.geometry.rows == 0) return {};
-  const DeviceInfo* device = nullptr;
-  NORMACT_TRY(device_info(launch.device, &device));
-  RowRequest request = request_of(problem, launch.variant, launch.sm_margin);
-  Status status;
-  bool legal = false;  // a forced variant may be legal for some layouts only; the call itself decides
-  const bool mixed = is_mixed(problem);
-  const bool whole_packs = problem.geometry.cols * size_of(problem.io_dtype) % 16 == 0;
-  const auto plan_access = [&](RowAccess access, bool images) {
-    RowPlan plan;
-    request.access = access;
-    request.images = images;
-    status = plan_row_backward(request, *device, &plan);
-    if (!status.ok()) return;
-    legal = true;
-    *bytes = std::max(*bytes, plan.workspace_bytes);
-  };
-  // All lines are planned alike, but for images.
-  for (const RowAccess access :
-       {RowAccess::packs, RowAccess::runs, RowAccess::lines, RowAccess::packed_pieces, RowAccess::strided}) {
-    if (access == RowAccess::packs && !whole_packs) continue;
-    if (access == RowAccess::packed_pieces && !may_be_pieces(problem)) continue;
-    const bool in_order = access == RowAccess::packs || access == RowAccess::runs;
-    const bool in_lines = access == RowAccess::lines;
-    if (mixed && (access == RowAccess::runs || in_lines)) continue;
-    if (in_order ? !problem.contiguous : !mixed && problem.adjacent != in_lines) continue;
-    plan_access(access, false);
-    if (in_lines && may_be_images(problem)) plan_access(access, true);
-  }
-  return legal ? Status() : status;
-}
 
 bool wants_bias_gradient(const PointwiseBackward& problem) {
   return problem.dbias.data != nullptr || problem.dup_bias.data != nullptr;
@@ -137,27 +103,18 @@ Status plan_and_launch(const PointwiseBackward& problem, const GatheredInputs& i
   return {NORMACT_INTERNAL, "unknown dtype"};
 }
 
-/// The variants of row norms are chosen by name for the problem as it is given.
-bool may_gather(const RowProblem& problem, const Launch& launch) {
-  return !problem.contiguous && launch.variant == NORMACT_ROW_AUTO;
-}
-
 }  // namespace
 
-Status row_norm_forward_workspace(const RowForward& problem, const Launch&, size_t* bytes) {
-  *bytes = most_forward_workspace(problem);
-  return {};
-}
-
-Status row_norm_backward_workspace(const RowBackward& given, const Launch& launch, size_t* bytes) {
-  if (!may_gather(given, launch)) return largest_workspace(given, launch, bytes);
+Status row_norm_forward_workspace(const RowForward& problem, const Launch& launch, size_t* bytes) {
   const DeviceInfo* device = nullptr;
   NORMACT_TRY(device_info(launch.device, &device));
-  RowBackward problem = given;
-  const GatheredInputs inputs = gather_rows(&problem, *device, query_address());
-  NORMACT_TRY(largest_workspace(problem, launch, bytes));
-  *bytes += inputs.workspace_bytes;
-  return {};
+  return most_workspace(problem, *device, launch.variant, launch.sm_margin, bytes);
+}
+
+Status row_norm_backward_workspace(const RowBackward& problem, const Launch& launch, size_t* bytes) {
+  const DeviceInfo* device = nullptr;
+  NORMACT_TRY(device_info(launch.device, &device));
+  return most_workspace(problem, *device, launch.variant, launch.sm_margin, bytes);
 }
 
 Status row_norm_forward(const RowForward& given, const Launch& launch) {
@@ -165,7 +122,7 @@ Status row_norm_forward(const RowForward& given, const Launch& launch) {
   NORMACT_TRY(guard.enter(launch.device));
   const DeviceInfo* device = nullptr;
   NORMACT_TRY(device_info(launch.device, &device));
-  if (!may_gather(given, launch)) return plan_and_launch(given, {}, *device, launch);
+  if (!may_gather(given, launch.variant)) return plan_and_launch(given, {}, *device, launch);
   RowForward problem = given;
   const GatheredInputs inputs = gather_rows(&problem, *device);
   return plan_and_launch(problem, inputs, *device, launch);
@@ -176,7 +133,7 @@ Status row_norm_backward(const RowBackward& given, const Launch& launch) {
   NORMACT_TRY(guard.enter(launch.device));
   const DeviceInfo* device = nullptr;
   NORMACT_TRY(device_info(launch.device, &device));
-  if (!may_gather(given, launch)) return plan_and_launch(given, {}, *device, launch);
+  if (!may_gather(given, launch.variant)) return plan_and_launch(given, {}, *device, launch);
   RowBackward problem = given;
   const GatheredInputs inputs = gather_rows(&problem, *device, launch.workspace.data);
   return plan_and_launch(problem, inputs, *device, launch);

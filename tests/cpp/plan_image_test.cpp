@@ -189,19 +189,6 @@ TEST(large_images_are_read_twice) {
   }
 }
 
-TEST(a_query_knows_what_a_forward_of_images_needs) {
-  for (int64_t cols = 16; cols < 40000; cols += 16 + cols / 7 / 16 * 16) {
-    for (const int64_t places : {9, 49, 196, 289}) {
-      const RowRequest r = images(70, cols, places, DType::bf16);
-      RowForward p{};
-      p.geometry = r.geometry;
-      p.dtype = p.io_dtype = DType::bf16;
-      p.adjacent = true;
-      CHECK(most_forward_workspace(p) >= plan_of(r, true).workspace_bytes);
-    }
-  }
-}
-
 TEST(what_images_leave_to_others) {
   const RowRequest image = images(8, 64, 49, DType::bf16);
   CHECK(plan_of(image, true).variant == NORMACT_ROW_IMAGE);

@@ -144,19 +144,12 @@ TEST(long_rows_are_cut_into_slices_that_do_not_depend_on_their_number) {
     CHECK_EQ(forward(streamed(2, 131072, dtype)).slices, 8);
     for (const int64_t rows : {1, 2, 300, 1 << 20}) {
       const RowRequest r = streamed(rows, int64_t{1} << 21, dtype);
-      RowForward problem{};
-      problem.geometry = r.geometry;
       for (const RowPlan& plan : {forward(r), backward(r)}) CHECK(plan.slices == 128 && plan.blocks == 128 * rows);
       CHECK_EQ(forward(r).workspace_bytes, static_cast<size_t>(rows * 128 * 24));
-      CHECK_EQ(most_forward_workspace(problem), forward(r).workspace_bytes);
       CHECK(backward(r).workspace_bytes >= static_cast<size_t>(rows * 129 * 2 * accumulator_bytes(dtype)));
     }
   }
   CHECK(forward(beside(3, 1 << 21)).slices == 1 && backward(beside(3, 1 << 21)).slices == 1);  // these have clusters
-  RowForward few{};
-  few.geometry.rows = 1 << 20;
-  few.geometry.cols = 131071;
-  CHECK_EQ(most_forward_workspace(few), size_t{0});
 }
 
 TEST(blocks_that_have_all_rows_of_their_columns_leave_no_partial_sums) {

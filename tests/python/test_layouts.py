@@ -192,6 +192,15 @@ def test_norms_over_channels(device: Device, layout: str, dtype: str) -> None:
 
 @every_layout
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_norms_over_channels_of_large_images(device: Device, kind: str, layout: str, dtype: str) -> None:
+    """Which a GPU reads twice, and has a workspace for, once they have been copied."""
+    problem = Rows(kind, (2, 1024, 17, 17), dtype, "float32", axes=(1,))
+    checks.check(device, problem, AWAY[layout], contiguous)
+    checks.check(device, problem, contiguous, AWAY[layout])
+
+
+@every_layout
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_parts_of_a_batch_norm(device: Device, layout: str, dtype: str) -> None:
     """Of which two have no workspace."""
     problem = Problem("batch_norm", (8, 24, 28, 28), dtype, "float32", addend=True, activation=Kind("silu"), mean=2.0)
