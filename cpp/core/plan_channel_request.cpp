@@ -195,10 +195,16 @@ size_t largest_channel_workspace(const ChannelRequest& request, const DeviceInfo
     for (const bool flag : {false, true}) {
       if (access == ChannelAccess::planes && flag && request.geometry.places % width != 0) continue;
       r.aligned = r.place_major = flag;
-      for (const bool numbered : {false, true}) {
-        r.numbered = numbered;
-        most = std::max(most, plan_channel(r, device, tuning).workspace_bytes);
-        if (!r.marks) break;
+      // Planes of whole packs that begin elsewhere in 16 bytes are no whole packs.
+      const bool may_be_cut = access == ChannelAccess::planes && !flag && request.set_packs;
+      for (const bool cut : {false, true}) {
+        if (cut && !may_be_cut) continue;
+        r.set_packs = request.set_packs && !cut;
+        for (const bool numbered : {false, true}) {
+          r.numbered = numbered;
+          most = std::max(most, plan_channel(r, device, tuning).workspace_bytes);
+          if (!r.marks) break;
+        }
       }
     }
   }

@@ -24,6 +24,8 @@ bool divide_twice(int64_t cols, int64_t places, DType dtype, bool forward, Image
   const int64_t pack = kPackBytes / size_of(dtype);
   if (dtype == DType::f64 || cols * places * size_of(dtype) > INT32_MAX) return false;
   if (places < pack) return false;  // a pack would have elements of three lines
+  // More than any division has room for; int32_t, in which a layout is computed, may not hold them either.
+  if (places > pack * kMostTwiceThreads || cols > pack * kMostLines * image_turns(forward) * kMostSlices) return false;
   *layout = image_twice_layout(static_cast<int>(cols), static_cast<int>(places), dtype, forward);
   return layout->lines >= 1 && layout->lines <= kMostLines && layout->slices <= kMostSlices;
 }
