@@ -27,6 +27,8 @@ from bench.timing import Sample
 ROOT = Path(__file__).resolve().parent
 RESULTS = ROOT / "results"
 
+WIDEST_ISA = "avx512"  # what a CPU's records were measured with, unless its name says otherwise
+
 
 def entry(sample: Sample, **more: object) -> dict:
     """A contestant's part of a record."""
@@ -94,7 +96,8 @@ def environment(device: str, commit: str | None = None) -> dict:
         "normact": {key: str(value) for key, value in normact.build_info().items() if key != "extension"},  # a path
     }
     if device == "cpu":
-        return {"device": facts["cpu"], **facts}
+        isa = normact.build_info()["cpu_isa"]
+        return {"device": f"{facts['cpu']}{'' if isa == WIDEST_ISA else f' with {isa.upper()}'}", **facts}
     properties = torch.cuda.get_device_properties(0)
     return {
         "device": properties.name,

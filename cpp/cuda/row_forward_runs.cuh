@@ -5,7 +5,8 @@
 //          whole warps (block, kLanes 0). A thread owns kRuns runs of its row, and their weights and biases, which it
 //          keeps in registers.
 // Bytes    each element of x (and residual) is read once, each of y (and residual_out) written once.
-// Barriers warp: none. block: one named barrier a sum (layer: two, rms: one). And the mover's.
+// Barriers warp: none. block: one named barrier a sum (layer: two, of a row of equal elements four; rms: one). And the
+//          mover's.
 // Sums     two-pass from registers, about the row's own mean.
 // Activated rows have the same plan; of a kind that is called, weights and biases are spilled around the call.
 #pragma once
@@ -223,14 +224,19 @@ __global__ void __launch_bounds__(kForwardRunThreads, 1)
     };
     A variance = mean_square(kLayer ? 1 : which);
     if constexpr (kLayer) {
-      // Of a row of equal elements, or nearly so, nothing is left but what the mean was rounded by.
-      if (variance < A(0x1p-40) * mean * mean) {
-        const A rest = sum(sum_of<kValues, A>([&](int j) { return value[j]; }), 0) * scalars.reciprocal_cols;
-        mean += rest;
+      // Of a row of equal elements, or nearly so, nothing is left but what the mean was rounded by. Where a warp has
+      // several rows, all its lanes add up, as shuffles want, and the other rows stay as they are.
+      const bool equal = variance < A(0x1p-40) * mean * mean;
+      if (kLanes > 0 && kLanes < kWarp ? __any_sync(kFullWarp, equal) : equal) {
+        const A left = sum(sum_of<kValues, A>([&](int j) { return value[j]; }), 0) * scalars.reciprocal_cols;
+        if (equal) {
+          mean += left;
 #pragma unroll
-        for (int j = 0; j < kValues; ++j) value[j] -= rest;
-        own.clear(value);
-        variance = mean_square(1);
+          for (int j = 0; j < kValues; ++j) value[j] -= left;
+          own.clear(value);
+        }
+        const A again = mean_square(1);
+        if (equal) variance = again;
       }
     }
     const A rstd = reciprocal_std(variance, scalars.eps, [](A a) { return reciprocal_sqrt(a); });

@@ -30,6 +30,10 @@ void batch_norm_forward(const char* function, nb::handle x_object, nb::handle we
   mask.read_optional_mask(mask_object, "mask", output, call);
   BatchNormOptions options{training, number(eps, "eps", call)};
   if (training) set_momentum(momentum, options, call);
+  if (options.cumulative && !running_mean_object.is_none() && num_batches_tracked_object.is_none()) {
+    raise(PyExc_ValueError, function,
+          ": momentum is None, but num_batches_tracked is not given; expected the number of batches so far");
+  }
   const normact_batch_norm_desc desc = describe_batch_norm(channel_axis, activation, options, call);
   const normact_batch_norm_forward_args args{sizeof args,       x.get(),
                                              weight.get(),      bias.get(),

@@ -27,6 +27,7 @@ class Axes {
     } else {  // without an iterator: the operations of PyTorch give a tuple
       for (Py_ssize_t i = 0; i < PyTuple_Size(object.ptr()); ++i) append(PyTuple_GetItem(object.ptr(), i), call);
     }
+    if (count_ == 0) raise(PyExc_ValueError, call.function, ": axis has no entries; expected at least one axis");
   }
   int count() const { return count_; }
   const int64_t* data() const { return axes_; }

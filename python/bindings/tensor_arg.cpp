@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <typeinfo>
 
 #include "bindings/error.h"
 #include "bindings/torch_state.h"
@@ -99,6 +100,9 @@ DLDevice device_of(PyObject* object, const char* name, const Call& call) try {
 } catch (nb::python_error& error) {
   error.restore();
   refuse_export(object, name, call);
+} catch (const std::bad_cast&) {
+  raise(PyExc_TypeError, call.function, ": ", name, " is a ", type_name(object),
+        " whose __dlpack_device__() gives something else; expected a tuple of two ints");
 }
 
 // NumPy and CuPy know bfloat16 only as ml_dtypes' extension type, which their __dlpack__ refuses.

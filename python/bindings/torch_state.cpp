@@ -88,6 +88,12 @@ bool torch_requires_grad(PyObject* tensor) {
   return requires_grad.is_true(tensor);
 }
 
+void torch_increment_version(PyObject* tensor) {
+  static PyObject* const increment = attribute_of("torch.autograd.graph", "increment_version");
+  PyObject* args[] = {nullptr, tensor};
+  is(PyObject_Vectorcall(increment, args + 1, kOneArgument, nullptr), Py_None);
+}
+
 bool torch_is_negated(PyObject* tensor) {
   static PyObject* const is_neg = tensor_attribute("is_neg");
   PyObject* args[] = {nullptr, tensor};

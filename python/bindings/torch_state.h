@@ -20,6 +20,9 @@ bool torch_is_plain();
 /// Whether torch.compile or torch.export is at work.
 bool torch_is_compiling();
 
+/// Tells autograd that the tensor has been written to.
+void torch_increment_version(PyObject* tensor);
+
 /// Whether it is a view that negates lazily.
 bool torch_is_negated(PyObject* tensor);
 

@@ -134,6 +134,21 @@ def test_rows_of_equal_elements(device: Device, dtype: str, cols: int) -> None:
         np.testing.assert_allclose(device.values(mean), device.values(x)[:, 0], rtol=2.0**-23)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("cols", [1, 11, 21, 33, 65, 101, 251, 287, 1001, 9001])
+def test_rows_of_equal_elements_beside_others(device: Device, dtype: str, cols: int) -> None:
+    """Each row is what it is alone, also where a warp has several, and where rows have gaps."""
+    for gap in (0, 3):
+        values = np.random.default_rng(5).standard_normal((64, cols + gap))
+        values[::5] = 1.5
+        x = device.array(values, dtype)[:, :cols]
+        y, _, mean, rstd = normact.layer_norm(x, return_stats=True)
+        for row in range(0, 64, 3):
+            alone = normact.layer_norm(x[row : row + 1], return_stats=True)
+            for found, want in ((y, alone.y), (mean, alone.mean), (rstd, alone.rstd)):
+                np.testing.assert_array_equal(device.bits(found[row : row + 1]), device.bits(want))
+
+
 @pytest.mark.parametrize(
     ("cols", "outliers"),
     [(64, [0, 9, 18, 27, 32, 41, 50, 59]), (8192, list(range(112)))],  # kept, read twice

@@ -260,7 +260,7 @@ def test_tensorflow_tensors_are_no_outputs():
         ({"weight_offset": 1.0}, ValueError, "layer_norm: weight_offset is 1 but weight is None; expected"),
         ({"axis": 2}, ValueError, r"layer_norm: axis\[0\] is 2; expected an axis of x, which has 2 dimensions"),
         ({"axis": (1, -1)}, ValueError, r"layer_norm: axis\[1\] is -1, an axis that is already given"),
-        ({"axis": ()}, ValueError, "layer_norm: num_axes is 0; expected at least 1"),
+        ({"axis": ()}, ValueError, "layer_norm: axis has no entries; expected at least one axis"),
         ({"axis": 0, "weight": np.ones(4, np.float32)}, ValueError, r"weight has shape \(4,\); expected \(3,\)"),
         ({"axis": "last"}, TypeError, "layer_norm: axis is of type str; expected an int or a tuple of ints"),
         ({"axis": None}, TypeError, "layer_norm: axis is of type NoneType"),

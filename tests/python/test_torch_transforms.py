@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+import normact
 import normact.torch as nt
 from torch_cases import FEW, Case, outputs
 
@@ -284,6 +285,16 @@ def test_in_place_activation() -> None:
         given = x.clone()
         assert nt.mish(given, True) is given
         torch.testing.assert_close(given, torch.nn.functional.mish(x))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_what_out_has_overwritten_is_not_gone_back_from(several: bool) -> None:
+    x = torch.randn(3, 4, requires_grad=True)
+    y = x.exp()  # whose backward reads y
+    with torch.no_grad():
+        normact.layer_norm(y, out=(y, None, torch.empty(3), None) if several else y, return_stats=several)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
 
 
 def test_running_statistics_are_updated_once() -> None:
