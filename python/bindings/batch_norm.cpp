@@ -32,7 +32,7 @@ void batch_norm_forward(const char* function, nb::handle x_object, nb::handle we
   if (training) set_momentum(momentum, options, call);
   if (options.cumulative && !running_mean_object.is_none() && num_batches_tracked_object.is_none()) {
     raise(PyExc_ValueError, function,
-          ": momentum is None, but num_batches_tracked is not given; expected the number of batches so far");
+          ": num_batches_tracked is None; expected the number of batches so far, as momentum is None");
   }
   const normact_batch_norm_desc desc = describe_batch_norm(channel_axis, activation, options, call);
   const normact_batch_norm_forward_args args{sizeof args,       x.get(),
