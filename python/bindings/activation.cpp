@@ -124,14 +124,14 @@ normact_gated_desc describe(int kind, int layout, nb::handle axis, const Numbers
 void gated_forward(const char* function, int kind, int layout, nb::handle gate_object, nb::handle up_object,
                    nb::handle gate_bias_object, nb::handle up_bias_object, nb::handle y_object, nb::handle axis,
                    nb::handle alpha, nb::handle beta, nb::handle threshold, nb::handle limit, nb::handle up_offset,
-                   nb::handle stream) {
+                   nb::handle stream, bool fresh) {
   Call call{function, StreamChoice(function, stream.ptr())};
   TensorArg gate, up, gate_bias, up_bias, y;
   gate.read(gate_object, "gate", Access::read, call);
   up.read_optional(up_object, "up", Access::read, call);
   gate_bias.read_optional(gate_bias_object, "gate_bias", Access::read, call);
   up_bias.read_optional(up_bias_object, "up_bias", Access::read, call);
-  y.read(y_object, "y", Access::write, call);
+  y.read(y_object, "y", fresh ? Access::fill : Access::write, call);
   const normact_gated_desc desc =
       describe(kind, layout, axis, Numbers(alpha, beta, threshold, call), limit, up_offset, call);
   const normact_gated_forward_args args{sizeof args, gate.get(), up.get(), gate_bias.get(), up_bias.get(), y.get()};
@@ -147,7 +147,8 @@ void gated_backward(const char* function, int kind, int layout, nb::handle dy_ob
                     nb::handle up_object, nb::handle gate_bias_object, nb::handle up_bias_object,
                     nb::handle dgate_object, nb::handle dup_object, nb::handle dgate_bias_object,
                     nb::handle dup_bias_object, nb::handle axis, nb::handle alpha, nb::handle beta,
-                    nb::handle threshold, nb::handle limit, nb::handle up_offset, nb::handle stream) {
+                    nb::handle threshold, nb::handle limit, nb::handle up_offset, nb::handle stream, bool fresh) {
+  const Access output = fresh ? Access::fill : Access::write;
   Call call{function, StreamChoice(function, stream.ptr())};
   TensorArg dy, gate, up, gate_bias, up_bias, dgate, dup, dgate_bias, dup_bias;
   dy.read(dy_object, "dy", Access::read, call);
@@ -155,10 +156,10 @@ void gated_backward(const char* function, int kind, int layout, nb::handle dy_ob
   up.read_optional(up_object, "up", Access::read, call);
   gate_bias.read_optional(gate_bias_object, "gate_bias", Access::read, call);
   up_bias.read_optional(up_bias_object, "up_bias", Access::read, call);
-  dgate.read(dgate_object, "dgate", Access::write, call);
-  dup.read_optional(dup_object, "dup", Access::write, call);
-  dgate_bias.read_optional(dgate_bias_object, "dgate_bias", Access::write, call);
-  dup_bias.read_optional(dup_bias_object, "dup_bias", Access::write, call);
+  dgate.read(dgate_object, "dgate", output, call);
+  dup.read_optional(dup_object, "dup", output, call);
+  dgate_bias.read_optional(dgate_bias_object, "dgate_bias", output, call);
+  dup_bias.read_optional(dup_bias_object, "dup_bias", output, call);
   const normact_gated_desc desc =
       describe(kind, layout, axis, Numbers(alpha, beta, threshold, call), limit, up_offset, call);
   const normact_gated_backward_args args{sizeof args,   dy.get(),    gate.get(), up.get(),         gate_bias.get(),
@@ -195,11 +196,11 @@ void bind_activation(nb::module_& module) {
              arg("threshold"), arg("stream"), nb::arg("fresh"));
   module.def("gated_forward", &gated_forward, nb::arg("function"), nb::arg("kind"), nb::arg("layout"), arg("gate"),
              arg("up"), arg("gate_bias"), arg("up_bias"), arg("y"), arg("axis"), arg("alpha"), arg("beta"),
-             arg("threshold"), arg("limit"), arg("up_offset"), arg("stream"));
+             arg("threshold"), arg("limit"), arg("up_offset"), arg("stream"), nb::arg("fresh"));
   module.def("gated_backward", &gated_backward, nb::arg("function"), nb::arg("kind"), nb::arg("layout"), arg("dy"),
              arg("gate"), arg("up"), arg("gate_bias"), arg("up_bias"), arg("dgate"), arg("dup"), arg("dgate_bias"),
              arg("dup_bias"), arg("axis"), arg("alpha"), arg("beta"), arg("threshold"), arg("limit"), arg("up_offset"),
-             arg("stream"));
+             arg("stream"), nb::arg("fresh"));
 }
 
 }  // namespace normact::python

@@ -18,7 +18,7 @@ void batch_norm_forward(const char* function, nb::handle x_object, nb::handle we
   weight.read_optional(weight_object, "weight", Access::read, call);
   bias.read_optional(bias_object, "bias", Access::read, call);
   addend.read_optional(addend_object, "addend", Access::read, call);
-  const Access kept = training ? Access::write : Access::read;
+  const Access kept = training ? Access::update : Access::read;
   running_mean.read_optional(running_mean_object, "running_mean", kept, call);
   running_var.read_optional(running_var_object, "running_var", kept, call);
   num_batches_tracked.read_optional_count(num_batches_tracked_object, "num_batches_tracked", call);

@@ -26,8 +26,8 @@ void batch_norm_merge(nb::handle moments_object, nb::handle running_mean_object,
   Call call{"batch_norm_merge", StreamChoice("batch_norm_merge", stream.ptr())};
   TensorArg moments, running_mean, running_var, num_batches_tracked, mean, rstd;
   moments.read(moments_object, "moments", Access::read, call);
-  running_mean.read_optional(running_mean_object, "running_mean", Access::write, call);
-  running_var.read_optional(running_var_object, "running_var", Access::write, call);
+  running_mean.read_optional(running_mean_object, "running_mean", Access::update, call);
+  running_var.read_optional(running_var_object, "running_var", Access::update, call);
   num_batches_tracked.read_optional_count(num_batches_tracked_object, "num_batches_tracked", call);
   mean.read(mean_object, "mean", Access::write, call);
   rstd.read(rstd_object, "rstd", Access::write, call);

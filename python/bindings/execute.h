@@ -94,6 +94,7 @@ void execute(Call& call, const WorkspaceSource& source, Query query, Run run) {
   }
   check(status, call);
   call.stream.wait_for_strangers();
+  call.tell_autograd();
 }
 
 /// run(exec) of an operation that needs no workspace.
@@ -106,6 +107,7 @@ void execute(Call& call, Run run) {
   }();
   check(status, call);
   call.stream.wait_for_strangers();
+  call.tell_autograd();
 }
 
 }  // namespace normact::python

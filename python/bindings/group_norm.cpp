@@ -32,8 +32,8 @@ void group_norm_forward(const char* function, nb::handle x_object, nb::handle we
   x.read(x_object, "x", Access::read, call);
   weight.read_optional(weight_object, "weight", Access::read, call);
   bias.read_optional(bias_object, "bias", Access::read, call);
-  running_mean.read_optional(running_mean_object, "running_mean", Access::write, call);
-  running_var.read_optional(running_var_object, "running_var", Access::write, call);
+  running_mean.read_optional(running_mean_object, "running_mean", Access::update, call);
+  running_var.read_optional(running_var_object, "running_var", Access::update, call);
   y.read(y_object, "y", output, call);
   if (!mean.read_joined(mean_object, rstd_object, output, call, &rstd)) {
     mean.read_optional(mean_object, "mean", output, call);

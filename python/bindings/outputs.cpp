@@ -6,7 +6,6 @@
 #include "bindings/array_type.h"
 #include "bindings/error.h"
 #include "bindings/python_api.h"
-#include "bindings/torch_state.h"
 
 namespace normact::python {
 namespace {
@@ -145,11 +144,6 @@ PyObject* hand_over() {
   return function;
 }
 
-/// Of an array that the call has written to: autograd must not go back from what it held before.
-void tell_of_writing(nb::handle given) {
-  if (array_type_of(given.ptr()).framework == Framework::torch) torch_increment_version(given.ptr());
-}
-
 bool any_lent(nb::handle done) {
   const Py_ssize_t count = PyTuple_Size(done.ptr());
   for (Py_ssize_t i = 0; i < count; ++i) {
@@ -196,12 +190,6 @@ nb::tuple outputs(const char* function, nb::handle out, nb::tuple names, nb::tup
 nb::any finish(nb::handle type, nb::tuple done, nb::handle out, nb::tuple names, nb::tuple likes,
                const char* function) {
   static const auto make = reinterpret_cast<newfunc>(PyType_GetSlot(&PyTuple_Type, Py_tp_new));
-  if (!out.is_none()) {
-    const Given given(function, out, names);
-    for (Py_ssize_t i = 0; i < PyTuple_Size(names.ptr()); ++i) {
-      if (given[i].is_valid()) tell_of_writing(given[i]);
-    }
-  }
   nb::object all = done;
   if (any_lent(done)) {
     nb::list arrays;
@@ -218,7 +206,6 @@ nb::object output(const char* function, nb::handle out, nb::tuple names, nb::han
 }
 
 nb::object finish(nb::object done, nb::handle out, nb::handle like, const char* function) {
-  if (!out.is_none()) tell_of_writing(out);
   if (!out.is_none() || array_type_of(done.ptr()).framework != Framework::other) return done;
   return nb::handle(hand_over())(nb::make_tuple(done), nb::make_tuple(nb::none()), nb::make_tuple(like), function)[0];
 }

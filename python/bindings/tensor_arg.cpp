@@ -113,6 +113,10 @@ bool is_extension_bfloat16(nb::handle object, const ArrayType& type) {
 
 }  // namespace
 
+void Call::tell_autograd() const {
+  for (int i = 0; i < written_count; ++i) torch_increment_version(written[i]);
+}
+
 void TensorArg::read(nb::handle object, const char* name, Access access, Call& call) {
   take(object.ptr(), name, access, call);
   check_dtype(name, call);
@@ -132,13 +136,13 @@ void TensorArg::read_optional_mask(nb::handle object, const char* name, Access a
 
 void TensorArg::read_optional_count(nb::handle object, const char* name, Call& call) {
   if (object.is_none()) return;
-  take(object.ptr(), name, Access::write, call);
+  take(object.ptr(), name, Access::update, call);
   check_integers(kDLInt, 64, name, call);
   check_memory(name, call);
 }
 
 void TensorArg::read_bytes(nb::handle object, const char* name, Call& call) {
-  take(object.ptr(), name, Access::write, call);
+  take(object.ptr(), name, Access::fill, call);
 }
 
 nb::handle joined_mark() {
@@ -170,6 +174,9 @@ void TensorArg::take(PyObject* object, const char* name, Access access, Call& ca
   ArrayType& type = array_type_of(object);
   check_type(object, type, name, call.function);
   if (type.framework == Framework::torch && access != Access::fill) check_torch(object, name, call);
+  if (type.framework == Framework::torch && access == Access::write && call.written_count < Call::kMostWritten) {
+    call.written[call.written_count++] = object;
+  }
   if (access != Access::read && (type.framework == Framework::jax || type.framework == Framework::tensorflow)) {
     raise(PyExc_TypeError, call.function, ": ", name, " is of type ", type_name(object),
           ", which is immutable; expected no array here, so that the function makes one");

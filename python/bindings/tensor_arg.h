@@ -14,14 +14,22 @@
 
 namespace normact::python {
 
-/// fill: to write to, and made a moment ago by our own Python code, so that nothing need be asked about it.
-enum class Access : uint8_t { read, write, fill };
+/// update: of a state, as a running statistic. fill: to write to, and made a moment ago by our own code, so that
+/// nothing need be asked about it.
+enum class Access : uint8_t { read, write, update, fill };
 
 /// What the arguments of one call have in common.
 struct Call {
   const char* function;  // as Python knows it, for messages
   StreamChoice stream;
   std::optional<bool> torch_records_gradients = std::nullopt;  // not asked yet
+  // PyTorch's tensors that the caller gave to be written to.
+  static constexpr int kMostWritten = 8;
+  int written_count = 0;
+  PyObject* written[kMostWritten] = {};
+
+  /// After the call: autograd must not go back from what they held before. Of states PyTorch does not tell it either.
+  void tell_autograd() const;
 };
 
 /// normact.outputs.JOINED, in the place of rstd: both statistics are in one array, in the place of mean.

@@ -91,7 +91,7 @@ def forward(
     biases = split_bias(function, bias, up)
     options = _options(kind, axis, alpha, beta, threshold, limit, up_offset)
     if stream is None and out is not None and not isinstance(out, tuple):  # the shortest way
-        _core.gated_forward(*call, gate, up, *biases, out, *options, None)
+        _core.gated_forward(*call, gate, up, *biases, out, *options, None, False)
         return out
     if stream is None:
         return _forward_on(call, gate, up, biases, options, out, None)
@@ -110,7 +110,7 @@ def _forward_on(
 ) -> Any:
     (given,) = _core.unpack(call[0], out, (("y", "gate"),))
     y = _empty_output(call[0], gate, up, options[0]) if given is None else given
-    _core.gated_forward(*call, gate, up, *biases, y, *options, handle)
+    _core.gated_forward(*call, gate, up, *biases, y, *options, handle, given is None)
     return y if y is given else family_of(gate, call[0], "gate").hand_over(y, gate)
 
 
@@ -161,5 +161,5 @@ def _backward_on(
         kind, names, likes, made = GatedGrads, _GRADIENTS, (gate, up, *biases), (True, True, *wanted[2:])
     done = _core.outputs(function, out, names, likes, made)
     dgate, dup, dgate_bias, dup_bias = done if up is not None else (done[0], None, done[1], None)
-    _core.gated_backward(*call, dy, gate, up, *biases, dgate, dup, dgate_bias, dup_bias, *options, handle)
+    _core.gated_backward(*call, dy, gate, up, *biases, dgate, dup, dgate_bias, dup_bias, *options, handle, out is None)
     return _core.finish(kind, done, out, names, likes, function)

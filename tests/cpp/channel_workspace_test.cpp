@@ -12,6 +12,7 @@
 #include "core/read_group_norm.h"
 #include "cuda/channel.cpp"
 #include "plan_cases.h"
+#include "untouched_tensor.h"
 
 namespace normact::cuda {
 
@@ -47,38 +48,6 @@ namespace {
 
 using namespace normact;
 
-using Ints = std::vector<int64_t>;
-
-Ints dense_strides(const Ints& shape) {
-  Ints strides(shape.size(), 1);
-  for (size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
-  return strides;
-}
-
-/// At an address that is never touched, `phase` bytes behind a multiple of 16.
-struct Tensor {
-  Ints shape, strides;
-  normact_tensor raw{};
-
-  Tensor() = default;
-  Tensor(uintptr_t slot, Ints shape_, Ints strides_, int bits, int64_t phase = 0, bool of_mask = false)
-      : shape(std::move(shape_)), strides(std::move(strides_)) {
-    const uintptr_t address = (slot << 44) + static_cast<uintptr_t>(phase);
-    raw.data = reinterpret_cast<void*>(address);
-    raw.device_type = 2;
-    raw.dtype_code = of_mask ? 1 : 2;
-    raw.dtype_bits = static_cast<uint8_t>(bits);
-    raw.dtype_lanes = 1;
-  }
-  const normact_tensor* get() {
-    if (shape.empty()) return nullptr;
-    raw.ndim = static_cast<int32_t>(shape.size());
-    raw.shape = shape.data();
-    raw.strides = strides.data();
-    return &raw;
-  }
-};
-
 /// A random norm: of (n, c, h, w) in some layout, as one of the frameworks' functions or of this library's.
 class RandomNorm {
  public:
@@ -91,23 +60,24 @@ class RandomNorm {
     alike_ = one_of({0, 1, 1});
     x_ = like_x(1);
     const int parameter_bits = std::max(bits_, 32);
-    weight_ = Tensor(2, {shape_[1]}, {1}, parameter_bits);
+    weight_ = UntouchedTensor(2, {shape_[1]}, {1}, parameter_bits);
     activation_ = static_cast<int32_t>(one_of(
         {NORMACT_ACTIVATION_IDENTITY, NORMACT_ACTIVATION_RELU, NORMACT_ACTIVATION_SILU, NORMACT_ACTIVATION_GELU}));
     groups_ = one_of({0, 0, 1, 1, 8, 32, shape_[1]});
     if (groups_ > 0 && shape_[1] % groups_ != 0) groups_ = 1;
     const Ints sets = groups_ > 0 ? Ints{shape_[0], groups_} : Ints{shape_[1]};
-    mean_ = Tensor(3, sets, dense_strides(sets), parameter_bits);
-    rstd_ = Tensor(4, sets, dense_strides(sets), parameter_bits);
-    running_mean_ = Tensor(5, {shape_[1]}, {1}, parameter_bits);
-    running_var_ = Tensor(6, {shape_[1]}, {1}, parameter_bits);
+    mean_ = UntouchedTensor(3, sets, dense_strides(sets), parameter_bits);
+    rstd_ = UntouchedTensor(4, sets, dense_strides(sets), parameter_bits);
+    running_mean_ = UntouchedTensor(5, {shape_[1]}, {1}, parameter_bits);
+    running_var_ = UntouchedTensor(6, {shape_[1]}, {1}, parameter_bits);
     sm_margin_ = static_cast<int>(one_of({0, 0, 8, 131}));
   }
 
   /// Whether the call has all that it needs.
   bool forward() {
-    Tensor y = like_x(7), addend = one_of({0, 1}) == 1 ? like_x(8) : Tensor();
-    Tensor mask = activation_ == NORMACT_ACTIVATION_RELU && one_of({0, 1}) == 1 ? bits_of_x() : Tensor();
+    UntouchedTensor y = like_x(7), addend = one_of({0, 1}) == 1 ? like_x(8) : UntouchedTensor();
+    UntouchedTensor mask =
+        activation_ == NORMACT_ACTIVATION_RELU && one_of({0, 1}) == 1 ? bits_of_x() : UntouchedTensor();
     const auto read = [&](Purpose purpose, ChannelForward* problem) {
       Device where;
       if (groups_ > 0) {
@@ -126,7 +96,7 @@ class RandomNorm {
   }
 
   bool backward() {
-    Tensor dy = like_x(7), dx = like_x(8), dweight = Tensor(9, {shape_[1]}, {1}, std::max(bits_, 32));
+    UntouchedTensor dy = like_x(7), dx = like_x(8), dweight = UntouchedTensor(9, {shape_[1]}, {1}, std::max(bits_, 32));
     const auto read = [&](Purpose purpose, ChannelBackward* problem) {
       Device where;
       if (groups_ > 0) {
@@ -170,11 +140,11 @@ class RandomNorm {
     for (size_t k = 4; k-- > 0; step *= around[order[k]]) strides[order[k]] = step;
     return strides;
   }
-  Tensor like_x(uintptr_t slot) {
+  UntouchedTensor like_x(uintptr_t slot) {
     const bool alike = alike_ == 1;
     return {slot, shape_, alike ? x_strides_ : layout(), bits_, alike ? phase_ : one_of({0, 8, 16})};
   }
-  Tensor bits_of_x() {
+  UntouchedTensor bits_of_x() {
     const int64_t bytes = (std::accumulate(shape_.begin(), shape_.end(), int64_t{1}, std::multiplies<>()) + 7) / 8;
     return {10, {bytes}, {1}, 8, 0, true};
   }
@@ -204,7 +174,7 @@ class RandomNorm {
   int64_t phase_, alike_, groups_;
   int32_t activation_;
   int sm_margin_;
-  Tensor x_, weight_, mean_, rstd_, running_mean_, running_var_;
+  UntouchedTensor x_, weight_, mean_, rstd_, running_mean_, running_var_;
 
  public:
   static inline int calls = 0;

@@ -5,23 +5,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <random>
-#include <vector>
 
 #include "core/read_norm.h"
 #include "core/row_copies.h"
 #include "plan_cases.h"
+#include "untouched_tensor.h"
 
 namespace {
 
 using namespace normact;
-
-using Ints = std::vector<int64_t>;
-
-Ints dense_strides(const Ints& shape) {
-  Ints strides(shape.size(), 1);
-  for (size_t d = shape.size() - 1; d > 0; --d) strides[d - 1] = strides[d] * shape[d];
-  return strides;
-}
 
 /// A layer norm over one axis of x, which lies in a larger tensor. Tensors are at addresses that are never touched.
 struct Norm {
@@ -32,66 +24,53 @@ struct Norm {
   int64_t offset = 0;   // bytes that x lies behind a multiple of 256
   bool like_x = false;  // whether y lies as x does
 
-  [[nodiscard]] normact_tensor tensor(uintptr_t slot, const Ints& of, const Ints& strides, int of_bits) const {
-    const uintptr_t address = (slot << 40) + static_cast<uintptr_t>(slot == 1 ? offset : 0);
-    return {reinterpret_cast<void*>(address),
-            2,
-            0,
-            static_cast<int32_t>(of.size()),
-            2,
-            static_cast<uint8_t>(of_bits),
-            1,
-            const_cast<int64_t*>(of.data()),
-            const_cast<int64_t*>(strides.data()),
-            0};
+  [[nodiscard]] UntouchedTensor like_x_at(uintptr_t slot) const {
+    Ints strides = dense_strides(around);
+    strides.back() *= step;
+    return {slot, shape, strides, bits, slot == 1 ? offset : 0};
   }
-
-  /// Calls use(x, y, weight, statistic).
-  template <class Use>
-  void with_tensors(const Use& use) const {
-    Ints x_strides = dense_strides(around), y_strides = dense_strides(shape), rows = shape;
-    x_strides.back() *= step;
+  [[nodiscard]] UntouchedTensor output(uintptr_t slot) const {
+    return like_x ? like_x_at(slot) : UntouchedTensor(slot, shape, dense_strides(shape), bits);
+  }
+  [[nodiscard]] UntouchedTensor parameter(uintptr_t slot) const {
+    return {slot, {shape[static_cast<size_t>(axis)]}, {1}, bits};
+  }
+  [[nodiscard]] UntouchedTensor statistic(uintptr_t slot) const {
+    Ints rows = shape;
     rows.erase(rows.begin() + axis);
-    const Ints cols{shape[static_cast<size_t>(axis)]}, one{1}, row_strides = dense_strides(rows);
-    use(tensor(1, shape, x_strides, bits), tensor(2, shape, like_x ? x_strides : y_strides, bits),
-        tensor(3, cols, one, bits), tensor(4, rows, row_strides, std::max(bits, 32)));
+    return {slot, rows, dense_strides(rows), std::max(bits, 32)};
   }
-
   [[nodiscard]] normact_norm_desc desc() const {
     return {sizeof(normact_norm_desc), NORMACT_NORM_LAYER, 1, &axis, 1e-5, 0.0, 0, 0, 0, 0, 0};
   }
 
   [[nodiscard]] RowForward forward(Purpose purpose) const {
+    UntouchedTensor x = like_x_at(1), y = output(2), weight = parameter(3), rstd = statistic(4);
+    const normact_norm_desc d = desc();
+    const normact_norm_forward_args args{sizeof args, x.get(), nullptr, weight.get(), nullptr,
+                                         y.get(),     nullptr, nullptr, rstd.get()};
     RowForward problem{};
-    with_tensors([&](normact_tensor x, normact_tensor y, normact_tensor weight, normact_tensor rstd) {
-      const normact_norm_desc d = desc();
-      const normact_norm_forward_args args{sizeof args, &x, nullptr, &weight, nullptr, &y, nullptr, nullptr, &rstd};
-      Device device;
-      CHECK(read_norm_forward(&d, &args, purpose, &problem, &device).ok());
-    });
+    Device device;
+    CHECK(read_norm_forward(&d, &args, purpose, &problem, &device).ok());
     return problem;
   }
 
   [[nodiscard]] RowBackward backward(Purpose purpose) const {
+    UntouchedTensor x = like_x_at(1), dy = output(2), weight = parameter(3), mean = statistic(4), rstd = statistic(5),
+                    dx = output(6), dweight = parameter(7);
+    const normact_norm_desc d = desc();
+    normact_norm_backward_args args{};
+    args.struct_size = sizeof args;
+    args.dy = dy.get();
+    args.x = x.get();
+    args.weight = weight.get();
+    args.mean = mean.get();
+    args.rstd = rstd.get();
+    args.dx = dx.get();
+    args.dweight = dweight.get();
     RowBackward problem{};
-    with_tensors([&](normact_tensor x, normact_tensor y, normact_tensor weight, normact_tensor statistic) {
-      normact_tensor dx = y, mean = statistic, dweight = weight;
-      dx.data = reinterpret_cast<void*>(uintptr_t{5} << 40);
-      mean.data = reinterpret_cast<void*>(uintptr_t{6} << 40);
-      dweight.data = reinterpret_cast<void*>(uintptr_t{7} << 40);
-      const normact_norm_desc d = desc();
-      normact_norm_backward_args args{};
-      args.struct_size = sizeof args;
-      args.dy = &y;
-      args.x = &x;
-      args.weight = &weight;
-      args.mean = &mean;
-      args.rstd = &statistic;
-      args.dx = &dx;
-      args.dweight = &dweight;
-      Device device;
-      CHECK(read_norm_backward(&d, &args, purpose, &problem, &device).ok());
-    });
+    Device device;
+    CHECK(read_norm_backward(&d, &args, purpose, &problem, &device).ok());
     return problem;
   }
 };

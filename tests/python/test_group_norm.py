@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -261,3 +262,28 @@ def test_forward_statistics_feed_the_backward(device: Device) -> None:
     grads = backward(problem, given._replace(mean=found.mean, rstd=found.rstd))
     mean, rstd = device.values(found.mean), device.values(found.rstd)
     compare(device, grads, expected_backward_from(problem, mean, rstd), "from the forward's statistics")
+
+
+@pytest.mark.parametrize(("shape", "groups"), [((1, 32, 64, 64), 1), ((1, 32, 16, 16), 8)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_whole_planes_that_begin_within_16_bytes(
+    device: Device, dtype: str, shape: tuple[int, ...], groups: int
+) -> None:
+    """All at the same place: a GPU's workspace is known before addresses are, and is enough for these, too."""
+    rng = np.random.default_rng(3)
+    x, dy = (rng.standard_normal(shape) for _ in range(2))
+
+    def behind_one_element(values: np.ndarray) -> Any:
+        return device.array(np.concatenate([[0.0], values.ravel()]), dtype)[1:].reshape(shape)
+
+    plain = [device.array(values, dtype) for values in (x, dy)]
+    shifted = [behind_one_element(values) for values in (x, dy)]
+    want = normact.group_norm(plain[0], groups, return_stats=True)
+    out = behind_one_element(np.zeros(shape))
+    found = normact.group_norm(shifted[0], groups, out=(out, None, None), return_stats=True)
+    kept = {"mean": want.mean, "rstd": want.rstd}
+    want_dx = normact.group_norm_backward(plain[1], plain[0], groups, **kept).dx
+    normact.group_norm_backward(shifted[1], shifted[0], groups, **kept, out=(shifted[1], None, None))
+    tolerance = {"float32": 1e-5, "bfloat16": 0.02}[dtype]
+    for a, b in ((found.y, want.y), (shifted[1], want_dx), (found.rstd, want.rstd)):
+        np.testing.assert_allclose(device.values(a), device.values(b), rtol=tolerance, atol=tolerance)

@@ -287,12 +287,27 @@ def test_in_place_activation() -> None:
         torch.testing.assert_close(given, torch.nn.functional.mish(x))
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_what_out_has_overwritten_is_not_gone_back_from(several: bool) -> None:
+OVERWRITING: dict[str, Any] = {
+    "one": lambda y: normact.layer_norm(y, out=y),
+    "several": lambda y: normact.layer_norm(y, out=(y, None, torch.empty(3), None), return_stats=True),
+    "activation": lambda y: normact.gelu(y, out=y),
+    "gate": lambda y: normact.swiglu(y, torch.ones(3, 4), out=y),
+    "group": lambda y: normact.group_norm(y, 2, out=y),
+    "gradient": lambda y: normact.rms_norm_backward(torch.ones(3, 4), y, rstd=torch.ones(3), out=y),
+    "statistics": lambda y: normact.batch_norm_statistics(torch.ones(3, 4), out=y),
+    "merged": lambda y: normact.batch_norm_merge(torch.ones(2, 3, 12), out=(y.view(12), None)),
+    "sums": lambda y: normact.batch_norm_reduce(
+        torch.ones(3, 6), torch.ones(3, 6), mean=torch.ones(6), rstd=torch.ones(6), out=y.view(2, 6)
+    ),
+}
+
+
+@pytest.mark.parametrize("call", OVERWRITING.values(), ids=OVERWRITING)
+def test_what_out_has_overwritten_is_not_gone_back_from(call: Any) -> None:
     x = torch.randn(3, 4, requires_grad=True)
     y = x.exp()  # whose backward reads y
     with torch.no_grad():
-        normact.layer_norm(y, out=(y, None, torch.empty(3), None) if several else y, return_stats=several)
+        call(y)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
 
