@@ -192,11 +192,11 @@ typedef struct normact_norm_backward_args {
   const normact_tensor* daddend;   /* out, NULL: not wanted; fp32, only where dy has 16 bits and x is fp32 */
 } normact_norm_backward_args;
 
-/* Normalises every row: y, and where asked for residual_out, mean and rstd. Needs a workspace on a GPU alone, for rows of
- * 131072 columns and more, and over axis 1 of large images; normact_norm_forward_workspace tells how much.
- * Errors: INVALID_ARGUMENT for a wrong rank, shape, dtype, device, eps, overlap; NOT_SUPPORTED for a build
- * without CUDA, or for more rows than a GPU's grid has blocks for (some 2^31, of rows that are not contiguous);
- * WORKSPACE_TOO_SMALL; CUDA_ERROR. normact_last_error() tells which and why. */
+/* Normalises every row: y, and where asked for residual_out, mean and rstd. Needs a workspace on a GPU alone, for rows
+ * of 131072 columns and more, and over axis 1 of large images; normact_norm_forward_workspace tells how much. Errors:
+ * INVALID_ARGUMENT for a wrong rank, shape, dtype, device, eps, overlap; NOT_SUPPORTED for a build without CUDA, or for
+ * more rows than a GPU's grid has blocks for (some 2^31, of rows that are not contiguous); WORKSPACE_TOO_SMALL;
+ * CUDA_ERROR. normact_last_error() tells which and why. */
 NORMACT_API normact_status normact_norm_forward(const normact_norm_desc* desc, const normact_norm_forward_args* args,
                                                 const normact_exec* exec);
 
