@@ -13,6 +13,7 @@ from devices import Device
 from layouts import Layout
 
 MAX_ELEMENTS = 20_000
+MOST_STORED = 2**24
 
 
 @st.composite
@@ -33,6 +34,8 @@ def layouts(draw: st.DrawFn, ndim: int, negative: bool) -> Layout:
     def build(device: Device, values: np.ndarray, dtype: str) -> Any:
         spans = [size * step + pad for size, step, pad in zip(values.shape, steps, padding, strict=True)]
         cut = tuple(slice(pad, None, step) for pad, step in zip(padding, steps, strict=True))
+        if math.prod(spans) > MOST_STORED:  # large axes beside one of no elements, which a gap would fill
+            spans, cut = values.shape, ()
         flip = tuple(slice(None, None, -1) if flipped else slice(None) for flipped in flips)
         storage = np.full(spans, np.nan)
         storage[cut] = values[flip]
