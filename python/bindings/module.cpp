@@ -2,6 +2,8 @@
 // The Python module normact._core: the C API on Python arrays. normact/*.py is its only user.
 #include <nanobind/nanobind.h>
 
+#include <limits>
+
 #include "bindings/activation.h"
 #include "bindings/array_type.h"
 #include "bindings/batch_norm.h"
@@ -46,12 +48,23 @@ nb::tuple describe(nb::handle object) {
 
 const char* build_info(const char* name) { return normact_build_info(name); }
 
-void set_num_threads(int count) {
-  const normact_status status = normact_set_num_threads(count);
+/// The argument `count` of a function.
+int count_of(nb::handle object, const char* function) {
+  const normact::python::Call call{function, normact::python::StreamChoice(function, Py_None)};
+  const int64_t count = normact::python::integer(object, "count", "an int", call);
+  if (count < std::numeric_limits<int>::min() || count > std::numeric_limits<int>::max()) {
+    normact::python::raise(PyExc_ValueError, function, ": count is ", count, "; expected one of 32 bits");
+  }
+  return static_cast<int>(count);
+}
+
+void set_num_threads(nb::handle object) {
+  const normact_status status = normact_set_num_threads(count_of(object, "set_num_threads"));
   if (status != NORMACT_OK) normact::python::raise_status(status, "set_num_threads");
 }
 
-void set_sm_margin(int count) {
+void set_sm_margin(nb::handle object) {
+  const int count = count_of(object, "set_sm_margin");
   if (count < 0) normact::python::raise(PyExc_ValueError, "set_sm_margin: count is ", count, "; expected at least 0");
   normact::python::sm_margin() = count;
 }
@@ -79,8 +92,9 @@ NB_MODULE(_core, module) {
                      "None]"),
              "What the library is told of an array: address, device type and id, dtype code and bits, shape, strides.");
   module.def("build_info", &build_info, nb::sig("def build_info(name: str, /) -> str | None"));
-  module.def("set_num_threads", &set_num_threads, nb::sig("def set_num_threads(count: int, /) -> None"));
+  module.def("set_num_threads", &set_num_threads, nb::arg().none(),
+             nb::sig("def set_num_threads(count: int, /) -> None"));
   module.def("get_num_threads", &normact_get_num_threads, nb::sig("def get_num_threads() -> int"));
-  module.def("set_sm_margin", &set_sm_margin, nb::sig("def set_sm_margin(count: int, /) -> None"));
+  module.def("set_sm_margin", &set_sm_margin, nb::arg().none(), nb::sig("def set_sm_margin(count: int, /) -> None"));
   module.def("get_sm_margin", &get_sm_margin, nb::sig("def get_sm_margin() -> int"));
 }

@@ -51,7 +51,11 @@ def bench(argv: list[str]) -> int:
 
         return quick_bench.main()
     if not (_REPOSITORY / "bench" / "run.py").is_file():
-        print("These benchmarks are in normact's source tree and need an editable installation of it.", file=sys.stderr)
+        print(
+            f"python -m normact bench {argv[0]}: the benchmarks that take options are in normact's source tree and "
+            "need an editable installation of it; without options this prints a quick timing",
+            file=sys.stderr,
+        )
         return 2
     return subprocess.call([sys.executable, "-m", "bench.run", *argv], cwd=_REPOSITORY)
 
@@ -63,15 +67,18 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--version", action="version", version=normact.__version__)
     parser.add_argument("command", choices=("info", "demo", "bench"), help="what to do")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="options of demo and bench")
-    args = parser.parse_args(argv)
+    if not argv:
+        parser.print_help(sys.stderr)
+        return 2
+    args, rest = parser.parse_args(argv[:1]), argv[1:]
     if args.command == "info":
+        argparse.ArgumentParser(prog="python -m normact info", description=info.__doc__).parse_args(rest)
         return info()
     if args.command == "bench":
-        return bench(args.arguments)
+        return bench(rest)
     from normact import demo
 
-    return demo.main(args.arguments)
+    return demo.main(rest)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,8 @@ def set_num_threads(count: int) -> None:
     ------
     ValueError
         If count is less than 1.
+    TypeError
+        If count is no int.
     """
     _core.set_num_threads(count)
 
@@ -79,6 +81,8 @@ def set_sm_margin(count: int) -> None:
     ------
     ValueError
         If count is less than 0.
+    TypeError
+        If count is no int.
 
     Examples
     --------

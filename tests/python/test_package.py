@@ -197,10 +197,18 @@ def test_info():
     assert run(sys.executable, "-m", "normact", "--version").strip() == normact.__version__
 
 
-def test_wrong_command():
-    done = subprocess.run([sys.executable, "-m", "normact", "dance"], capture_output=True, text=True)
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["dance"], "invalid choice: 'dance'"),
+        (["info", "more"], "unrecognized arguments: more"),
+        ([], "usage: python -m normact"),
+    ],
+)
+def test_wrong_command(arguments: list[str], sentence: str):
+    done = subprocess.run([sys.executable, "-m", "normact", *arguments], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "invalid choice: 'dance'" in done.stderr
+    assert sentence in done.stderr
 
 
 def test_quick_bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,3 +113,22 @@ def test_either_threads_give_the_same_bits(device: Device, op: str) -> None:
         normact.set_num_threads(ours)
     for other in found[1:]:
         np.testing.assert_array_equal(found[0], other)
+
+
+@pytest.mark.parametrize("function", [normact.set_num_threads, normact.set_sm_margin])
+@pytest.mark.parametrize(
+    ("count", "error", "found"),
+    [
+        ("2", TypeError, "of type str; expected an int"),
+        (None, TypeError, "of type NoneType; expected an int"),
+        (1.5, TypeError, "of type float; expected an int"),
+        (2**40, ValueError, "1099511627776; expected one of 32 bits"),
+        (10**30, ValueError, "10+; expected one of 64 bits"),
+        (-1, ValueError, "-1; expected at least"),
+    ],
+)
+def test_counts(function: Any, count: Any, error: type[Exception], found: str) -> None:
+    before = normact.get_num_threads(), normact.get_sm_margin()
+    with pytest.raises(error, match=f"^{function.__name__}: count is {found}"):
+        function(count)
+    assert (normact.get_num_threads(), normact.get_sm_margin()) == before

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import normact.torch as nt
 from normact import _core
 from normact.torch import channel_ops, pointwise_ops, row_ops
 from normact.torch.functions import Calls
@@ -91,3 +92,14 @@ def _with(tensors: list[torch.Tensor], places: list[int], some: tuple[torch.Tens
     for place, tensor in zip(places, some, strict=True):
         made[place] = tensor
     return made
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 1), (1, 1, 1, 1)])
+@pytest.mark.parametrize("running", [False, True])
+def test_one_value_has_no_statistics(shape: tuple[int, ...], running: bool) -> None:
+    kept = (torch.zeros(shape[1]), torch.ones(shape[1])) if running else (None, None)
+    with pytest.raises(ValueError, match=r"^Expected more than 1 spatial element"):
+        torch.nn.functional.instance_norm(torch.randn(shape), *kept)
+    with pytest.raises(ValueError, match=r"^instance_norm: input has shape .*, one value a channel of a sample"):
+        nt.instance_norm(torch.randn(shape), *kept)
+    nt.instance_norm(torch.randn(shape), torch.zeros(shape[1]), torch.ones(shape[1]), use_input_stats=False)

@@ -19,7 +19,8 @@ def refuse_unused(function: str, **arguments: Any) -> None:
     """Raises ValueError for an argument of Flax's layer that is not supported here."""
     for name, value in arguments.items():
         if value is not None:
-            raise ValueError(f"{function}: {name} is {value!r}; expected None, as the kernels have no such option")
+            found = f"of shape {value.shape}" if hasattr(value, "shape") else repr(value)
+            raise ValueError(f"{function}: {name} is {found}; expected None, as the kernels have no such option")
 
 
 def matched(x: Any, scale: Any, bias: Any, dtype: Any) -> tuple[Any, Any, Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from normact.torch.call import call, nested
@@ -82,7 +83,7 @@ def instance_norm(
     """`torch.nn.functional.instance_norm` with an activation in the same pass.
 
     Parameters, results and errors are those of `batch_norm`; the statistics are of each sample, or without
-    `use_input_stats` the running ones.
+    `use_input_stats` the running ones. ValueError also for one value a channel of a sample.
 
     Examples
     --------
@@ -101,9 +102,13 @@ def instance_norm(
     if input.ndim < 2:
         raise ValueError(f"{name}: input is {input.ndim}-D; expected at least 2 dimensions, (N, C, ...)")
     options = (input.shape[1] or 1, eps, activation, alpha)
+    running = kept_in(name, input, running_mean, running_var)
+    if math.prod(input.shape[2:]) == 1:
+        raise ValueError(
+            f"{name}: input has shape {tuple(input.shape)}, one value a channel of a sample; expected more than one"
+        )
     if running_mean is None and running_var is None:
         return call(GROUP_NORM, tensors, options)
-    running = kept_in(name, input, running_mean, running_var)
     y = call(INSTANCE_NORM_UPDATE, tensors + running, (*options, momentum))
     write_back((running_mean, running_var), running)
     return y
