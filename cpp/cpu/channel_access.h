@@ -116,12 +116,7 @@ class BitWriter {
       push(bits, int(rest < kLanes<N> ? rest : kLanes<N>));
     });
   }
-  /// The bits past the end are 0.
-  NORMACT_SIMD void finish() {
-    if (filled_ > 0) *target_ = uint8_t(pending_);
-  }
-
- private:
+  /// The first `count` bits; the others are 0.
   NORMACT_SIMD void push(uint32_t bits, int count) {
     pending_ |= uint64_t(bits) << unsigned(filled_);
     for (filled_ += count; filled_ >= 8; filled_ -= 8) {
@@ -129,7 +124,12 @@ class BitWriter {
       pending_ >>= 8U;
     }
   }
+  /// The bits past the end are 0.
+  NORMACT_SIMD void finish() {
+    if (filled_ > 0) *target_ = uint8_t(pending_);
+  }
 
+ private:
   uint8_t* target_;
   uint64_t pending_ = 0;
   int filled_ = 0;

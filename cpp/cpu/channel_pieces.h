@@ -5,6 +5,7 @@
 
 #include "cpu/channel_access.h"
 #include "cpu/simd_math.h"
+#include "cpu/simd_pair.h"
 #include "cpu/simd_stream.h"
 #include "math/activation.h"
 #include "math/channel.h"
@@ -28,6 +29,7 @@ NORMACT_SIMD Vec<T> on_grid(Vec<T> centre) {
 template <class T>
 struct PlaneFactors {
   using N = Accumulator<T>;
+  static constexpr bool kSpread = true;  // of any order of lanes
   NORMACT_SIMD PlaneFactors(const ChannelFactors& f, int64_t channel)
       : mean_(of(f.mean, channel - f.first)),
         rstd_(of(f.rstd, channel - f.first)),
@@ -37,28 +39,28 @@ struct PlaneFactors {
         c2_(of(f.c2, channel - f.first)) {}
 
   template <class Lanes>
-  NORMACT_SIMD Vec<T> mean(int64_t, Lanes) const {
-    return mean_;
+  NORMACT_SIMD auto mean(int64_t, Lanes lanes) const {
+    return spread(mean_, lanes);
   }
   template <class Lanes>
-  NORMACT_SIMD Vec<T> rstd(int64_t, Lanes) const {
-    return rstd_;
+  NORMACT_SIMD auto rstd(int64_t, Lanes lanes) const {
+    return spread(rstd_, lanes);
   }
   template <class Lanes>
-  NORMACT_SIMD Vec<T> scale(int64_t, Lanes) const {
-    return scale_;
+  NORMACT_SIMD auto scale(int64_t, Lanes lanes) const {
+    return spread(scale_, lanes);
   }
   template <class Lanes>
-  NORMACT_SIMD Vec<T> bias(int64_t, Lanes) const {
-    return bias_;
+  NORMACT_SIMD auto bias(int64_t, Lanes lanes) const {
+    return spread(bias_, lanes);
   }
   template <class Lanes>
-  NORMACT_SIMD Vec<T> c1(int64_t, Lanes) const {
-    return c1_;
+  NORMACT_SIMD auto c1(int64_t, Lanes lanes) const {
+    return spread(c1_, lanes);
   }
   template <class Lanes>
-  NORMACT_SIMD Vec<T> c2(int64_t, Lanes) const {
-    return c2_;
+  NORMACT_SIMD auto c2(int64_t, Lanes lanes) const {
+    return spread(c2_, lanes);
   }
 
  private:
@@ -72,6 +74,7 @@ struct PlaneFactors {
 template <class T>
 struct RowFactors {
   using N = Accumulator<T>;
+  static constexpr bool kSpread = false;
   NORMACT_SIMD RowFactors(const ChannelFactors& f, int64_t channel)
       : mean_(of(f.mean, channel - f.first)),
         rstd_(of(f.rstd, channel - f.first)),
@@ -127,24 +130,44 @@ NORMACT_SIMD void clear_past(N* h, int64_t count) {
   for (int64_t j = 0; j < kActivationStep; j += kLanes<N>) store(h + count + j, Vec<N>{}, All{});
 }
 
+/// body(element, lanes) for a piece of elements of type T, and of arrays of type Beside, by factors F.
+template <class T, class Beside, class F, class Body>
+NORMACT_SIMD void for_piece(int64_t count, Body body) {
+  if constexpr (F::kSpread && std::is_same_v<T, Beside>) {
+    for_pairs<T>(count, body);
+  } else {
+    for_vectors<T>(count, body);
+  }
+}
+
 // ---- Forward --------------------------------------------------------------------------------------------------------
 
 enum class Fused { none, relu };
 
 /// The affine norm of some x, plus an addend.
 template <class T, bool kAddend, class F, class Lanes>
-NORMACT_SIMD Vec<T> affine_vector(const F& f, const T* x, const T* addend, int64_t j, Lanes lanes) {
-  const Vec<T> h = channel_affine(load(x + j, lanes), f.mean(j, lanes), f.scale(j, lanes), f.bias(j, lanes));
-  if constexpr (kAddend) return h + load(addend + j, lanes);
-  return h;
+NORMACT_SIMD auto affine_vector(const F& f, const T* x, const T* addend, int64_t j, Lanes lanes) {
+  const auto h = channel_affine(load(x + j, lanes), f.mean(j, lanes), f.scale(j, lanes), f.bias(j, lanes));
+  if constexpr (kAddend) {
+    return h + load(addend + j, lanes);
+  } else {
+    return h;
+  }
+}
+
+/// Of a vector or a pair.
+template <class T, class V>
+NORMACT_SIMD auto relu(V h) {
+  using M = std::conditional_t<std::is_same_v<V, Vec<T>>, Math<T>, PairMath<Math<T>>>;
+  return Relu<M>::at(h, ActivationScalars<V>{});
 }
 
 /// out = h, or relu(h), h = the affine norm of x + addend. Out: T, or its accumulator for values that are not rounded.
 template <class T, Fused kFused, bool kAddend, Storing kStoring = Storing::usual, class F, class Out>
 NORMACT_SIMD void affine_piece(const F& f, const T* x, const T* addend, Out* out, int64_t count) {
-  for_vectors<T>(count, [&](int64_t j, auto lanes) {
-    Vec<T> h = affine_vector<T, kAddend>(f, x, addend, j, lanes);
-    if constexpr (kFused == Fused::relu) h = Relu<Math<T>>::at(h, ActivationScalars<Vec<T>>{}).value;
+  for_piece<T, Out, F>(count, [&](int64_t j, auto lanes) {
+    auto h = affine_vector<T, kAddend>(f, x, addend, j, lanes);
+    if constexpr (kFused == Fused::relu) h = relu<T>(h).value;
     store<kStoring>(out + j, h, lanes);
   });
 }
@@ -155,22 +178,43 @@ NORMACT_SIMD void affine_piece(const F& f, const T* x, const T* addend, Out* out
   affine_piece<T, kFused, false, kStoring>(f, x, addend, out, count);
 }
 
-/// Whether a forward's results go through a buffer: an activation other than relu, or a mask.
-NORMACT_SIMD bool is_buffered(const ChannelForward& p, bool writes_mask) {
-  const bool fused = is_identity(p.activation) || p.activation.kind == NORMACT_ACTIVATION_RELU;
-  return writes_mask || !fused;
+/// Whether a forward's results go through a buffer: those of an activation other than relu.
+NORMACT_SIMD bool is_buffered(const ChannelForward& p) {
+  return !is_identity(p.activation) && p.activation.kind != NORMACT_ACTIVATION_RELU;
 }
+
+/// y = relu(h), and the bits of h > 0.
+template <class T, bool kAddend, Storing kStoring, class F>
+NORMACT_SIMD void marked_piece(const F& f, const T* x, const T* addend, T* y, int64_t count, BitWriter& bits) {
+  BitWriter here = bits;  // in registers
+  for_piece<T, T, F>(count, [&](int64_t j, auto lanes) {
+    const auto h = affine_vector<T, kAddend>(f, x, addend, j, lanes);
+    here.push(bits_of(keep(h, lanes) > spread(Vec<T>{}, lanes)), number_of<T>(lanes));
+    store<kStoring>(y + j, relu<T>(h).value, lanes);
+  });
+  bits = here;
+}
+
+/// What y is beside the affine norm, without a buffer: of relu, with a mask if bits is no null.
+struct Direct {
+  bool relu;
+  BitWriter* bits;
+};
 
 /// y of a piece without a buffer.
 template <class T, Storing kStoring, class F>
-NORMACT_SIMD void direct_piece(bool relu, const F& f, const T* x, const T* addend, T* y, int64_t count) {
-  if (relu) return affine_piece<T, Fused::relu, kStoring>(f, x, addend, y, count);
+NORMACT_SIMD void direct_piece(Direct of, const F& f, const T* x, const T* addend, T* y, int64_t count) {
+  if (of.bits) {
+    if (addend) return marked_piece<T, true, kStoring>(f, x, addend, y, count, *of.bits);
+    return marked_piece<T, false, kStoring>(f, x, addend, y, count, *of.bits);
+  }
+  if (of.relu) return affine_piece<T, Fused::relu, kStoring>(f, x, addend, y, count);
   affine_piece<T, Fused::none, kStoring>(f, x, addend, y, count);
 }
 template <class T, class F>
-NORMACT_SIMD void direct_piece(bool streams, bool relu, const F& f, const T* x, const T* addend, T* y, int64_t count) {
-  if (streams) return direct_piece<T, Storing::past>(relu, f, x, addend, y, count);
-  direct_piece<T, Storing::usual>(relu, f, x, addend, y, count);
+NORMACT_SIMD void direct_piece(bool streams, Direct of, const F& f, const T* x, const T* addend, T* y, int64_t count) {
+  if (streams) return direct_piece<T, Storing::past>(of, f, x, addend, y, count);
+  direct_piece<T, Storing::usual>(of, f, x, addend, y, count);
 }
 
 /// The same from a buffer.
@@ -203,27 +247,27 @@ NORMACT_SIMD bool computes_slopes(SlopeSource source) {
   return source == SlopeSource::output || source == SlopeSource::again;
 }
 
-/// dh of relu from the bits of a mask, of which the first is this one.
-template <class T>
-NORMACT_SIMD void bits_piece(const uint8_t* mask, int64_t first, const T* dy, Accumulator<T>* dh, int64_t count) {
+/// dh of relu from the bits of a mask, of which the first is this one. D: T or its accumulator.
+template <class T, class D>
+NORMACT_SIMD void bits_piece(const uint8_t* mask, int64_t first, const T* dy, D* dh, int64_t count) {
   const Vec<T> one = broadcast(Accumulator<T>(1));
-  for_vectors<T>(count, [&](int64_t j, auto lanes) {
-    const int64_t rest = count - j;
-    const uint32_t bits = read_bits(mask, first + j, int(rest < kLanes<T> ? rest : kLanes<T>));
-    store(dh + j, where_bits(bits, one) * load(dy + j, lanes), lanes);
-  });
+  const auto body = [&](int64_t j, auto lanes) __attribute__((always_inline)) {
+    store_exact(dh + j, mask_where<T>(mask, first + j, one, lanes, count - j) * load(dy + j, lanes), lanes);
+  };
+  if constexpr (std::is_same_v<T, D>) return for_pairs<T>(count, body);
+  for_vectors<T>(count, body);
 }
 
-/// dh of relu from x.
-template <class T, bool kAddend, class F>
-NORMACT_SIMD void relu_piece(const F& f, const T* x, const T* addend, const T* dy, Accumulator<T>* dh, int64_t count) {
-  for_vectors<T>(count, [&](int64_t j, auto lanes) {
-    const Vec<T> h = affine_vector<T, kAddend>(f, x, addend, j, lanes);
-    store(dh + j, Relu<Math<T>>::at(h, ActivationScalars<Vec<T>>{}).slope * load(dy + j, lanes), lanes);
+/// dh of relu from x. D: T or its accumulator.
+template <class T, bool kAddend, class F, class D>
+NORMACT_SIMD void relu_piece(const F& f, const T* x, const T* addend, const T* dy, D* dh, int64_t count) {
+  for_piece<T, D, F>(count, [&](int64_t j, auto lanes) {
+    const auto h = affine_vector<T, kAddend>(f, x, addend, j, lanes);
+    store_exact(dh + j, relu<T>(h).slope * load(dy + j, lanes), lanes);
   });
 }
-template <class T, class F>
-NORMACT_SIMD void relu_piece(const F& f, const T* x, const T* addend, const T* dy, Accumulator<T>* dh, int64_t count) {
+template <class T, class F, class D>
+NORMACT_SIMD void relu_piece(const F& f, const T* x, const T* addend, const T* dy, D* dh, int64_t count) {
   addend ? relu_piece<T, true>(f, x, addend, dy, dh, count) : relu_piece<T, false>(f, x, addend, dy, dh, count);
 }
 
@@ -236,14 +280,12 @@ NORMACT_SIMD void multiply_piece(const T* dy, const Accumulator<T>* g, Accumulat
 /// dx and daddend of a piece from dh; D: T or its accumulator. Either output may be an input.
 template <class T, bool kFrozen, bool kAddend, Storing kStoring, class F, class D>
 NORMACT_SIMD void gradient_piece(const F& f, const D* dh, const T* x, T* dx, T* daddend, int64_t count) {
-  for_vectors<T>(count, [&](int64_t j, auto lanes) {
-    const Vec<T> d = load(dh + j, lanes);
-    const Vec<T> scale = f.scale(j, lanes);
-    Vec<T> value;
-    if constexpr (kFrozen) {
-      value = d * scale;
-    } else {
-      const Vec<T> xhat = normalized(load(x + j, lanes), f.mean(j, lanes), f.rstd(j, lanes));
+  for_piece<T, D, F>(count, [&](int64_t j, auto lanes) {
+    const auto d = load(dh + j, lanes);
+    const auto scale = f.scale(j, lanes);
+    auto value = d * scale;
+    if constexpr (!kFrozen) {
+      const auto xhat = normalized(load(x + j, lanes), f.mean(j, lanes), f.rstd(j, lanes));
       value = channel_input_gradient(d, xhat, scale, f.c1(j, lanes), f.c2(j, lanes));
     }
     if constexpr (kAddend) store<kStoring>(daddend + j, d, lanes);

@@ -2,6 +2,7 @@
 // Kernels by planes: any layout, fast where the places of a channel are contiguous.
 #pragma once
 
+#include "cpu/channel_plane_gradients.h"
 #include "cpu/channel_whole_planes.h"
 #include "cpu/row_views.h"
 
@@ -56,8 +57,9 @@ NORMACT_SIMD void advance(PlaneBlock& block) { block.channel += block.along_samp
 template <class T, int kSums>
 class PieceSums {
  public:
-  /// Adds what term(element, lanes, accumulators) adds to accumulators[k], over all elements of a piece.
-  template <class Term>
+  /// Adds what term(element, lanes, accumulators) adds to accumulators[k], over all elements of a piece. kPairs:
+  /// whether all that it reads is of type T, and lanes may be Two.
+  template <bool kPairs, class Term>
   NORMACT_SIMD void add(int64_t count, Term term) {
     constexpr int64_t kStep = kLanes<T>;
     constexpr int64_t kFlushed = 16 * 4 * kStep;  // elements between two flushes
@@ -67,14 +69,11 @@ class PieceSums {
       pending_ += end - begin;
       int64_t j = begin;
       for (; j + 4 * kStep <= end; j += 4 * kStep) {
-        term(j, All{}, a_[0]);
-        term(j + kStep, All{}, a_[1]);
-        term(j + 2 * kStep, All{}, a_[2]);
-        term(j + 3 * kStep, All{}, a_[3]);
+        add_two<kPairs>(j, term, a_[0], a_[1]);
+        add_two<kPairs>(j + 2 * kStep, term, a_[2], a_[3]);
       }
       if (j + 2 * kStep <= end) {
-        term(j, All{}, a_[0]);
-        term(j + kStep, All{}, a_[1]);
+        add_two<kPairs>(j, term, a_[0], a_[1]);
         j += 2 * kStep;
       }
       if (j + kStep <= end) {
@@ -91,6 +90,18 @@ class PieceSums {
   }
 
  private:
+  template <bool kPairs, class Term>
+  static NORMACT_SIMD void add_two(int64_t j, Term term, Vec<T>* a, Vec<T>* b) {
+    if constexpr (kPairs && kEvenAndOdd<T>) {
+      Pair<Vec<T>> both[kSums];
+      for (int k = 0; k < kSums; ++k) both[k] = pair(a[k], b[k]);
+      term(j, Two{}, both);
+      for (int k = 0; k < kSums; ++k) a[k] = both[k].a, b[k] = both[k].b;
+    } else {
+      term(j, All{}, a);
+      term(j + kLanes<T>, All{}, b);
+    }
+  }
   NORMACT_SIMD void flush() {
     for (int k = 0; k < kSums; ++k) {
       totals_[k] += sum((a_[0][k] + a_[1][k]) + (a_[2][k] + a_[3][k]));
@@ -119,7 +130,8 @@ NORMACT_SIMD void sum_block(const Planes<T>& x, const PlaneBlock& block, T* buff
   for_block(block, x.direct() ? places : kPiece,
             [&](int64_t sample, int64_t channel, Range part) __attribute__((always_inline)) {
               const T* const s = x.read(sample, channel, part, buffer);
-              sums.add(part.end - part.begin, [&](int64_t j, auto lanes, Vec<T>* a) { term(s, j, lanes, a); });
+              sums.template add<true>(part.end - part.begin,
+                                      [&](int64_t j, auto lanes, auto* a) { term(s, j, lanes, a); });
             });
   for (int k = 0; k < kSums; ++k) total[k] += sums.total(k);
 }
@@ -131,11 +143,12 @@ NORMACT_SIMD Moments<double> moments_of_block(const Planes<T>& x, const PlaneBlo
   const int64_t count = block.planes * (block.places.end - block.places.begin);
   const double share = 1 / double(count);
   double value[1] = {}, squares[kExactSums<T> ? 1 : 2] = {};
-  sum_block(x, block, buffer, value,
-            [](const T* s, int64_t j, auto lanes, V* a) __attribute__((always_inline)) { a[0] += load(s + j, lanes); });
+  sum_block(x, block, buffer, value, [](const T* s, int64_t j, auto lanes, auto* a) __attribute__((always_inline)) {
+    a[0] += load(s + j, lanes);
+  });
   const V centre = on_grid<T>(broadcast(N(value[0] * share)));
-  sum_block(x, block, buffer, squares, [&](const T* s, int64_t j, auto lanes, V* a) __attribute__((always_inline)) {
-    const V d = keep(load(s + j, lanes) - centre, lanes);
+  sum_block(x, block, buffer, squares, [&](const T* s, int64_t j, auto lanes, auto* a) __attribute__((always_inline)) {
+    const auto d = keep(load(s + j, lanes) - spread(centre, lanes), lanes);
     a[0] = multiply_add(d, d, a[0]);
     if constexpr (!kExactSums<T>) a[1] += d;
   });
@@ -167,11 +180,12 @@ void plane_forward(const ChannelForward& p, const ArrayActivation* activation, c
   alignas(64) N h[kPadded];
   const Planes<T> x(p.geometry, p.x), addend(p.geometry, p.addend), y(p.geometry, p.y);
   const bool writes_mask = p.mask && mask_by_planes(p.geometry);
-  const bool buffered = is_buffered(p, writes_mask), relu = p.activation.kind == NORMACT_ACTIVATION_RELU;
-  const bool whole = !buffered && x.direct() && addend.direct() && y.direct();
+  const bool buffered = is_buffered(p);
+  const bool whole = !buffered && !writes_mask && x.direct() && addend.direct() && y.direct();
   const WholePlanes of(p.geometry.places, elements, whole);
   forward_planes<T>(p, factors, of.planes);
   BitWriter bits(writes_mask ? p.mask + elements.begin / 8 : nullptr);
+  const Direct direct = {p.activation.kind == NORMACT_ACTIVATION_RELU, writes_mask ? &bits : nullptr};
   const auto piece = [&](int64_t sample, int64_t channel, Range places) __attribute__((always_inline)) {
     const int64_t count = places.end - places.begin;
     const PlaneFactors<T> f(factors, channel);
@@ -180,10 +194,9 @@ void plane_forward(const ChannelForward& p, const ArrayActivation* activation, c
     T* const to = y.target(sample, channel, places, y_buffer);
     const bool streams = streams_to(factors, to);
     if (!buffered) {
-      direct_piece(streams, relu, f, from, with, to, count);
+      direct_piece(streams, direct, f, from, with, to, count);
     } else {
       affine_piece<T, Fused::none>(f, from, with, h, count);
-      if (writes_mask) bits.append(h, count);
       clear_past(h, count);
       activation->value(*activation, h, activation_count(count));
       round_piece(streams, h, to, count);
@@ -217,106 +230,6 @@ void write_mask(const ChannelForward& p, const ChannelFactors& factors, Range ra
     bit += count;
   }
   bits.finish();
-}
-
-/// What a backward reads, piece by piece.
-template <class T>
-class PlaneGradients {
- public:
-  using N = Accumulator<T>;
-
-  NORMACT_SIMD PlaneGradients(const ChannelBackward& p, const ArrayActivation* activation,
-                              const ChannelFactors& factors, Pass pass)
-      : p_(p),
-        activation_(activation),
-        source_(slope_source(p)),
-        kept_(static_cast<N*>(factors.kept.dh)),
-        first_(factors.first),
-        finds_(kept_ && pass == Pass::gradients),
-        leaves_(factors.leaves && pass == Pass::sums),
-        dy_(p.geometry, p.dy),
-        x_(p.geometry, p.x),
-        addend_(p.geometry, p.addend),
-        y_(p.geometry, p.y),
-        daddend_(p.geometry, p.daddend) {}
-
-  /// Whether dh is dy itself, and pieces may be of any length.
-  NORMACT_SIMD bool plain() const { return source_ == SlopeSource::one; }
-  NORMACT_SIMD bool direct() const { return dy_.direct() && x_.direct(); }
-
-  /// use(dh, x) with arrays of a piece.
-  template <class Use>
-  NORMACT_SIMD void visit(const PlaneFactors<T>& f, int64_t sample, int64_t channel, Range places, Use use) {
-    const T* const x = x_.read(sample, channel, places, x_buffer_);
-    if (plain()) return use(dy_.read(sample, channel, places, dy_buffer_), x);
-    N* const dh = place_of_dh(sample, channel, places);
-    if (!finds_) make(f, x, sample, channel, places, dh);
-    use(static_cast<const N*>(dh), x);
-    if (leaves_ && dh == g_) leave(sample, channel, places, dh);
-  }
-
- private:
-  NORMACT_SIMD N* place_of_dh(int64_t sample, int64_t channel, Range places) {
-    if (kept_) return kept_ + (channel - first_) * p_.geometry.places + places.begin;
-    if constexpr (std::is_same_v<T, N>) {
-      if (leaves_ && daddend_.direct()) return daddend_.target(sample, channel, places, nullptr);
-    }
-    return g_;
-  }
-  NORMACT_SIMD void leave(int64_t sample, int64_t channel, Range places, const N* dh) {
-    T* const to = daddend_.target(sample, channel, places, dy_buffer_);
-    round_piece(false, dh, to, places.end - places.begin);
-    daddend_.write(sample, channel, places, to);
-  }
-  NORMACT_SIMD void make(const PlaneFactors<T>& f, const T* x, int64_t sample, int64_t channel, Range places, N* dh) {
-    const int64_t count = places.end - places.begin;
-    const T* const dy = dy_.read(sample, channel, places, dy_buffer_);
-    if (source_ == SlopeSource::bits) return make_from_bits(sample, channel, places, dy, dh);
-    if (source_ == SlopeSource::output) {
-      const T* const y = y_.read(sample, channel, places, y_buffer_);
-      for_vectors<T>(count, [&](int64_t j, auto lanes) { store(g_ + j, load(y + j, lanes), lanes); });
-      clear_past(g_, count);
-      activation_->slope_from_output(*activation_, g_, activation_count(count));
-    } else {
-      const T* const addend = addend_.read(sample, channel, places, y_buffer_);
-      if (source_ == SlopeSource::relu_again) return relu_piece(f, x, addend, dy, dh, count);
-      affine_piece<T, Fused::none>(f, x, addend, g_, count);
-      clear_past(g_, count);
-      activation_->slope(*activation_, g_, activation_count(count));
-    }
-    multiply_piece(dy, g_, dh, count);
-  }
-  NORMACT_SIMD void make_from_bits(int64_t sample, int64_t channel, Range places, const T* dy, N* dh) {
-    const int64_t after = p_.geometry.places_after;
-    for (int64_t begin = places.begin; begin < places.end;) {
-      const int64_t to_turn = after - begin % after, done = begin - places.begin;
-      const int64_t count = to_turn < places.end - begin ? to_turn : places.end - begin;
-      bits_piece(p_.mask, mask_bit(p_.geometry, sample, channel, begin), dy + done, dh + done, count);
-      begin += count;
-    }
-  }
-
-  const ChannelBackward& p_;
-  const ArrayActivation* activation_;
-  SlopeSource source_;
-  N* kept_;        // KeptSlopes::dh
-  int64_t first_;  // channel
-  bool finds_;     // dh there
-  bool leaves_;    // ChannelFactors::leaves
-  Planes<T> dy_, x_, addend_, y_, daddend_;
-  alignas(64) T dy_buffer_[kPiece];
-  alignas(64) T x_buffer_[kPiece];
-  alignas(64) T y_buffer_[kPiece];  // y's or the addend's
-  alignas(64) N g_[kPadded];
-};
-
-/// Adds to accumulators[0] and [1] what a channel's dweight and dbias get of some elements.
-template <class T, class D, class Lanes>
-NORMACT_SIMD void add_gradients(const PlaneFactors<T>& f, const D* dh, const T* x, int64_t j, Lanes lanes, Vec<T>* a) {
-  const Vec<T> d = load(dh + j, lanes);
-  const Vec<T> xhat = normalized(load(x + j, lanes), f.mean(j, lanes), f.rstd(j, lanes));
-  a[0] = multiply_add(d, keep(xhat, lanes), a[0]);
-  a[1] += d;
 }
 
 /// The sums of small planes that are arrays, whose dh is dy: blocks of several planes of a channel, or of one each.
@@ -359,15 +272,16 @@ void plane_sums(const ChannelBackward& p, const ArrayActivation* activation, con
   PlaneBlock block = first;
   for (int64_t i = 0; i < count; ++i, advance(block)) {
     PieceSums<T, 2> totals;
-    for_block(block, direct ? kPlaneChunk : kPiece,
-              [&](int64_t sample, int64_t channel, Range places) __attribute__((always_inline)) {
-                const PlaneFactors<T> f(factors, channel);
-                gradients.visit(
-                    f, sample, channel, places, [&](const auto* dh, const T* x) __attribute__((always_inline)) {
-                      totals.add(places.end - places.begin,
-                                 [&](int64_t j, auto lanes, Vec<T>* a) { add_gradients(f, dh, x, j, lanes, a); });
-                    });
-              });
+    for_block(
+        block, direct ? kPlaneChunk : kPiece,
+        [&](int64_t sample, int64_t channel, Range places) __attribute__((always_inline)) {
+          const PlaneFactors<T> f(factors, channel);
+          gradients.visit(f, sample, channel, places, [&](const auto* dh, const T* x) __attribute__((always_inline)) {
+            constexpr bool kPairs = std::is_same_v<decltype(dh), const T*>;
+            totals.template add<kPairs>(places.end - places.begin,
+                                        [&](int64_t j, auto lanes, auto* a) { add_gradients(f, dh, x, j, lanes, a); });
+          });
+        });
     sums[i] = {totals.total(0), totals.total(1)};
   }
 }

@@ -140,16 +140,14 @@ class RowForward {
         addend_(p.geometry, p.addend),
         y_(p.geometry, p.y) {}
 
-  /// y of a tile of rows and `count` channels, at most kPiece elements. see(h): before the activation, row after row.
-  template <class See>
-  NORMACT_SIMD void tile(Range rows, int64_t from, int64_t count, See see) {
+  /// y of a tile of rows and `count` channels, at most kPiece elements.
+  NORMACT_SIMD void tile(Range rows, int64_t from, int64_t count) {
     const RowFactors<T> f(factors_, from);
     const int64_t elements = (rows.end - rows.begin) * count;
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       const T* const with = addend_ ? addend_[row] + from : nullptr;
       affine_piece<T, Fused::none>(f, x_[row] + from, with, h_ + (row - rows.begin) * count, count);
     }
-    see(static_cast<const N*>(h_));
     clear_past(h_, elements);
     activation_->value(*activation_, h_, activation_count(elements));
     for (int64_t row = rows.begin; row < rows.end; ++row) {
@@ -169,32 +167,29 @@ template <class T>
 void row_forward(const ChannelForward& p, const ArrayActivation* activation, const ChannelFactors& factors, Range rows,
                  Range channels) {
   const int64_t all = channels.end - channels.begin;
-  const bool marks = p.mask && mask_by_rows(p.geometry);  // else it is there already
-  if (!is_buffered(p, marks)) {
+  if (!is_buffered(p)) {
     const ChannelRows<T> x(p.geometry, p.x), addend(p.geometry, p.addend), y(p.geometry, p.y);
-    const bool relu = p.activation.kind == NORMACT_ACTIVATION_RELU;
+    const bool marks = p.mask && mask_by_rows(p.geometry);  // else it is there already
+    BitWriter bits(marks ? p.mask + rows.begin * p.geometry.channels / 8 : nullptr);
+    const Direct direct = {p.activation.kind == NORMACT_ACTIVATION_RELU, marks ? &bits : nullptr};
     const RowFactors<T> f(factors, channels.begin);
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       const T* const with = addend ? addend[row] + channels.begin : nullptr;
       T* const to = y[row] + channels.begin;
-      direct_piece(streams_to(factors, to), relu, f, x[row] + channels.begin, with, to, all);
+      direct_piece(streams_to(factors, to), direct, f, x[row] + channels.begin, with, to, all);
     }
+    if (marks) bits.finish();
     if (factors.streams) stream_fence();
     return;
   }
   RowForward<T> forward(p, activation, factors);
-  BitWriter bits(marks ? p.mask + rows.begin * p.geometry.channels / 8 : nullptr);
   Range part;
   for (int64_t begin = rows.begin; begin < rows.end; begin = part.end) {
     part = rows_from(begin, rows_of_tile(all), rows);
     for (int64_t from = channels.begin; from < channels.end; from += kPiece) {
-      const int64_t count = channels.end - from < kPiece ? channels.end - from : kPiece;
-      forward.tile(part, from, count, [&](const auto* h) {
-        if (marks) bits.append(h, (part.end - part.begin) * count);
-      });
+      forward.tile(part, from, channels.end - from < kPiece ? channels.end - from : kPiece);
     }
   }
-  if (marks) bits.finish();
   if (factors.streams) stream_fence();
 }
 

@@ -100,6 +100,24 @@ constexpr bool kAsksForward = kIsShort || sizeof(T) > 2;
 template <class T, bool kIsShort>
 constexpr bool kAsksBackward = kIsShort == (sizeof(T) == 2);
 
+/// Whether a block is no more than arrays in the caches.
+template <class T>
+NORMACT_SIMD bool is_plain(const Block<T>& b) {
+  return !b.bias && !b.sums && !b.streams && !b.asks;
+}
+
+/// loop(block) of a kind. Short ones have a copy of their loop for plain blocks, in which to ask for what is not there
+/// would be half of the instructions.
+template <class T, bool kIsShort, class Loop>
+NORMACT_SIMD void for_block(const Block<T>& block, Loop loop) {
+  Block<T> b = block;
+  if (kIsShort && is_plain(b)) {
+    b.bias = nullptr, b.sums = nullptr, b.streams = b.asks = false;  // for the compiler
+    return loop(b);
+  }
+  loop(b);
+}
+
 /// body(j) for the groups of a block; what it reads of these arrays is asked for.
 template <class T, class Body, class... Arrays>
 NORMACT_SIMD void for_groups(int64_t count, bool asks, Body body, const Arrays*... arrays) {
@@ -114,37 +132,40 @@ NORMACT_SIMD void for_groups(int64_t count, bool asks, Body body, const Arrays*.
 template <class T, template <class> class Act>
 void forward_block(const Block<T>& block, const BlockScalars<T>& scalars) {
   const auto s = group_scalars<T>(scalars);
-  const Block<T> b = block;
-  if (kCopies<Act> && !b.bias) return copy_block(b.x, b);
-  const auto group = [&](int64_t j) __attribute__((always_inline)) {
-    store_output(b.out + j, Act<GroupMath<T>>::at(load_biased(b.x, b.bias, j), s).value, b.streams);
-  };
-  for_groups<T>(b.count, b.asks && kAsksForward<T, kShort<Act>>, group, b.x);
+  if (kCopies<Act> && !block.bias) return copy_block(block.x, block);
+  for_block<T, kShort<Act>>(block, [&](const Block<T>& b) __attribute__((always_inline)) {
+    const auto group = [&](int64_t j) __attribute__((always_inline)) {
+      store_output(b.out + j, Act<GroupMath<T>>::at(load_biased(b.x, b.bias, j), s).value, b.streams);
+    };
+    for_groups<T>(b.count, b.asks && kAsksForward<T, kShort<Act>>, group, b.x);
+  });
 }
 
 template <class T, template <class> class Act>
 void backward_block(const Block<T>& block, const BlockScalars<T>& scalars) {
   const auto s = group_scalars<T>(scalars);
-  const Block<T> b = block;
-  if (kCopies<Act> && !b.sums) return copy_block(b.dy, b);
-  const auto group = [&](int64_t j) __attribute__((always_inline)) {
-    const Group<T> slope = Act<GroupMath<T>>::at(load_biased(b.x, b.bias, j), s).slope;
-    store_gradient(b, b.out, b.sums, load_pair(b.dy + j) * slope, j);
-  };
-  for_groups<T>(b.count, b.asks && (kAsksBackward<T, kShort<Act>> || b.sums), group, b.x, b.dy);
+  if (kCopies<Act> && !block.sums) return copy_block(block.dy, block);
+  for_block<T, kShort<Act>>(block, [&](const Block<T>& b) __attribute__((always_inline)) {
+    const auto group = [&](int64_t j) __attribute__((always_inline)) {
+      const Group<T> slope = Act<GroupMath<T>>::at(load_biased(b.x, b.bias, j), s).slope;
+      store_gradient(b, b.out, b.sums, load_pair(b.dy + j) * slope, j);
+    };
+    for_groups<T>(b.count, b.asks && (kAsksBackward<T, kShort<Act>> || b.sums), group, b.x, b.dy);
+  });
 }
 
 template <class T, template <class> class Act>
 void backward_from_output_block(const Block<T>& block, const BlockScalars<T>& scalars) {
   if constexpr (Act<GroupMath<T>>::kSlopeFromOutput) {
     const auto s = group_scalars<T>(scalars);
-    const Block<T> b = block;
-    if (kCopies<Act> && !b.sums) return copy_block(b.dy, b);
-    const auto group = [&](int64_t j) __attribute__((always_inline)) {
-      const Group<T> slope = Act<GroupMath<T>>::slope_from_output(load_pair(b.x + j), s);
-      store_gradient(b, b.out, b.sums, load_pair(b.dy + j) * slope, j);
-    };
-    for_groups<T>(b.count, b.asks && (kAsksBackward<T, true> || b.sums), group, b.x, b.dy);
+    if (kCopies<Act> && !block.sums) return copy_block(block.dy, block);
+    for_block<T, true>(block, [&](const Block<T>& b) __attribute__((always_inline)) {
+      const auto group = [&](int64_t j) __attribute__((always_inline)) {
+        const Group<T> slope = Act<GroupMath<T>>::slope_from_output(load_pair(b.x + j), s);
+        store_gradient(b, b.out, b.sums, load_pair(b.dy + j) * slope, j);
+      };
+      for_groups<T>(b.count, b.asks && (kAsksBackward<T, true> || b.sums), group, b.x, b.dy);
+    });
   }
 }
 
@@ -200,9 +221,7 @@ void backward_from_mask_block(const Block<T>& block, const BlockScalars<T>&) {
   const Block<T> b = block;
   const Vec<T> one = broadcast(Accumulator<T>(1));
   const auto group = [&](int64_t j) __attribute__((always_inline)) {
-    const uint32_t first = read_bits(b.mask, b.mask_bit + j, kLanes<T>);
-    const uint32_t second = read_bits(b.mask, b.mask_bit + j + kLanes<T>, kLanes<T>);
-    const Group<T> slope = arranged<T>(pair(where_bits(first, one), where_bits(second, one)));
+    const Group<T> slope = mask_where<T>(b.mask, b.mask_bit + j, one, Two{}, kGroup<T>);
     store_gradient(b, b.out, b.sums, load_pair(b.dy + j) * slope, j);
   };
   for_groups<T>(b.count, b.asks, group, b.dy);

@@ -3,6 +3,8 @@
 // on the way back; NaN stays NaN.
 #pragma once
 
+#include <type_traits>
+
 #include "cpu/simd.h"
 
 namespace normact::cpu::NORMACT_ISA {
@@ -36,7 +38,11 @@ NORMACT_SIMD FloatVec widen(ShortVec bits, BFloat) { return (FloatVec)(to_words(
 NORMACT_SIMD WordVec rounded_bits(FloatVec v) {
   const WordVec bits = (WordVec)v;
   const WordVec rounded = bits + 0x7fffU + ((bits >> 16U) & 1U);
+#if defined(__AVX512F__)
   return select(v == v, rounded, bits | 0x400000U);
+#else
+  return rounded | (WordVec)(v != v);  // all ones are NaN
+#endif
 }
 NORMACT_SIMD ShortVec narrow(FloatVec v, BFloat) { return to_shorts(rounded_bits(v) >> 16U); }
 
@@ -100,6 +106,16 @@ NORMACT_SIMD void store(T* target, Vec<T> v, Lanes lanes) {
     store_raw(target, narrow(v, T{}), lanes);
   } else {
     store_raw(target, v, lanes);
+  }
+}
+
+/// The same of numbers that are T's already.
+template <class T, class Lanes>
+NORMACT_SIMD void store_exact(T* target, Vec<T> v, Lanes lanes) {
+  if constexpr (std::is_same_v<T, BFloat>) {
+    store_raw(target, to_shorts((WordVec)v >> 16U), lanes);
+  } else {
+    store(target, v, lanes);
   }
 }
 

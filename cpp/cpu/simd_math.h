@@ -118,6 +118,14 @@ struct VectorMath {
     return condition ? yes : no;
   }
 
+  NORMACT_SIMD static V select_negative(V x, V yes, V no) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    if constexpr (sizeof(typename L::Scalar) == 4) return (V)_mm256_blendv_ps((__m256)no, (__m256)yes, (__m256)x);
+    if constexpr (sizeof(typename L::Scalar) == 8) return (V)_mm256_blendv_pd((__m256d)no, (__m256d)yes, (__m256d)x);
+#endif
+    return x < 0 ? yes : no;
+  }
+
   NORMACT_SIMD static V reciprocal(V d) {
 #if defined(__AVX512F__)
     if constexpr (sizeof(typename L::Scalar) == 4) {
@@ -129,22 +137,20 @@ struct VectorMath {
     return 1 / d;
   }
 
-  NORMACT_SIMD static V nearest(V t) { return (t + L::kShifter) - L::kShifter; }
-
-  /// Flushes to 0 below the least normal number.
-  NORMACT_SIMD static V scale(V a, V n) {
-#if defined(__AVX512F__)
-    return power_scaled(a, n);
-#else
-    const V bounded = minimum(maximum(n, constant(-L::kBias)), constant(L::kBias + 1));
-    const Bits biased = (Bits)(bounded + (L::kShifter + L::kBias));
-    return a * (V)(biased << L::kMantissaBits);
-#endif
-  }
-
 #if defined(__AVX512F__)
   NORMACT_SIMD static V nearest_word(V a, V b) { return multiply_add(a, b, constant(L::kShifter)); }
   NORMACT_SIMD static V nearest_of(V word) { return word - L::kShifter; }
+  NORMACT_SIMD static V scale(V a, V word) { return power_scaled(a, nearest_of(word)); }
+#else
+  // The low bits of a word are the exponent of 2^n: 0, and with it the result, below the least normal number.
+  NORMACT_SIMD static V nearest_word(V a, V b) { return multiply_add(a, b, constant(L::kShifter + L::kBias)); }
+  NORMACT_SIMD static V nearest_of(V word) { return word - (L::kShifter + L::kBias); }
+  NORMACT_SIMD static V scale(V a, V word) {
+    return a * (V)(larger_bits(word, constant(L::kShifter)) << L::kMantissaBits);
+  }
+#endif
+
+#if defined(__AVX512F__)
   NORMACT_SIMD static V lookup(const float (&table)[kPieces], V word) {
     static_assert(kPieces == 2 * sizeof(V) / sizeof(float));
     return (V)_mm512_permutex2var_ps(_mm512_load_ps(table), (__m512i)word, _mm512_load_ps(table + kPieces / 2));
@@ -154,6 +160,16 @@ struct VectorMath {
 #endif
 
  private:
+#if !defined(__AVX512F__)
+  /// The bits of maximum(a, b), both positive; any of NaN.
+  NORMACT_SIMD static Bits larger_bits(V a, V b) {
+#if defined(__AVX2__)
+    // As integers: the units of floating-point minima and maxima are those that multiply.
+    if constexpr (sizeof(typename L::Scalar) == 4) return (Bits)_mm256_max_epi32((__m256i)a, (__m256i)b);
+#endif
+    return (Bits)maximum(a, b);
+  }
+#endif
   NORMACT_SIMD static V upper_half(V a) {
     const V large = a * L::kSplitter;
     return large - (large - a);

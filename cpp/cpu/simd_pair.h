@@ -3,8 +3,11 @@
 // arithmetic units busy where the processor does not look far enough ahead to find the next vector's.
 #pragma once
 
+#include <type_traits>
+
 #include "cpu/simd_element.h"
 #include "cpu/simd_interleave.h"
+#include "cpu/simd_stream.h"
 
 namespace normact::cpu::NORMACT_ISA {
 
@@ -18,11 +21,17 @@ struct Pair {
   friend NORMACT_SIMD Pair operator-(Pair x, Pair y) { return {x.a - y.a, x.b - y.b}; }
   friend NORMACT_SIMD Pair operator*(Pair x, Pair y) { return {x.a * y.a, x.b * y.b}; }
   friend NORMACT_SIMD Pair operator-(Pair x) { return {-x.a, -x.b}; }
+  NORMACT_SIMD Pair& operator+=(Pair x) { return *this = *this + x; }
 };
 
 template <class A, class B>
 NORMACT_SIMD Pair<A> pair(A a, B b) {
   return {a, b};
+}
+
+template <class V>
+NORMACT_SIMD Pair<V> multiply_add(Pair<V> x, Pair<V> y, Pair<V> z) {
+  return {multiply_add(x.a, y.a, z.a), multiply_add(x.b, y.b, z.b)};
 }
 
 template <class V>
@@ -69,22 +78,21 @@ struct PairMath {
     return pair(M::select(condition.a, yes.a, no.a), M::select(condition.b, yes.b, no.b));
   }
   NORMACT_SIMD static Number reciprocal(Number x) { return pair(M::reciprocal(x.a), M::reciprocal(x.b)); }
-  NORMACT_SIMD static Number nearest(Number x) { return pair(M::nearest(x.a), M::nearest(x.b)); }
-  NORMACT_SIMD static auto nearest_word(Number x, Number y) {
+  NORMACT_SIMD static Number select_negative(Number x, Number yes, Number no) {
+    return pair(M::select_negative(x.a, yes.a, no.a), M::select_negative(x.b, yes.b, no.b));
+  }
+  NORMACT_SIMD static Number nearest_word(Number x, Number y) {
     return pair(M::nearest_word(x.a, y.a), M::nearest_word(x.b, y.b));
   }
-  template <class Word>
-  NORMACT_SIMD static Number nearest_of(Pair<Word> x) {
-    return pair(M::nearest_of(x.a), M::nearest_of(x.b));
-  }
-  template <class Table, class Word>
-  NORMACT_SIMD static Number lookup(const Table& table, Pair<Word> x) {
+  NORMACT_SIMD static Number nearest_of(Number x) { return pair(M::nearest_of(x.a), M::nearest_of(x.b)); }
+  template <class Table>
+  NORMACT_SIMD static Number lookup(const Table& table, Number x) {
     return pair(M::lookup(table, x.a), M::lookup(table, x.b));
   }
   NORMACT_SIMD static bool any_below(Number x, Number bound) {
     return (M::below(x.a, bound.a) | M::below(x.b, bound.b)) != 0;
   }
-  NORMACT_SIMD static Number scale(Number x, Number n) { return pair(M::scale(x.a, n.a), M::scale(x.b, n.b)); }
+  NORMACT_SIMD static Number scale(Number x, Number word) { return pair(M::scale(x.a, word.a), M::scale(x.b, word.b)); }
 };
 
 // ---- Loads and stores of pairs --------------------------------------------------------------------------------------
@@ -122,11 +130,28 @@ NORMACT_SIMD Pair<Vec<T>> load_pair(const T* source) {
   }
 }
 
+/// The rounded numbers of even places in the lower halves, those of odd places in the upper.
+NORMACT_SIMD WordVec rounded_words(Pair<FloatVec> v) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  const __m256 a = (__m256)v.a, b = (__m256)v.b;
+  if (_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) == 0) [[likely]] {
+    // The halves of 16 numbers side by side: the upper ones are 1 larger where lower + 0x7fff + (upper & 1) overflows,
+    // which the average of lower and the rest, (lower + rest + 1) / 2, has in its highest bit.
+    const __m256i upper = _mm256_blend_epi16(_mm256_srli_epi32((__m256i)a, 16), (__m256i)b, 0xaa);
+    const __m256i lower = _mm256_blend_epi16((__m256i)a, _mm256_slli_epi32((__m256i)b, 16), 0xaa);
+    const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi16(1));
+    const __m256i average = _mm256_avg_epu16(lower, _mm256_or_si256(odd, _mm256_set1_epi16(0x7ffe)));
+    return (WordVec)_mm256_add_epi16(upper, _mm256_srli_epi16(average, 15));
+  }
+#endif
+  return (rounded_bits(v.a) >> 16U) | (rounded_bits(v.b) & 0xffff0000U);
+}
+
 /// Rounds to T. lanes: All or Streamed.
 template <class T, class Lanes = All>
 NORMACT_SIMD void store_pair(T* target, Pair<Vec<T>> v, Lanes lanes = {}) {
   if constexpr (kEvenAndOdd<T>) {
-    store_raw(target, (rounded_bits(v.a) >> 16U) | (rounded_bits(v.b) & 0xffff0000U), lanes);
+    store_raw(target, rounded_words(v), lanes);
   } else {
     store(target, v.a, lanes);
     store(target + kLanes<T>, v.b, lanes);
@@ -148,6 +173,67 @@ NORMACT_SIMD void store_beside(Accumulator<T>* target, Pair<Vec<T>> v) {
 template <class N>
 NORMACT_SIMD auto broadcast_pair(N value) {
   return pair(broadcast(value), broadcast(value));
+}
+
+// ---- Loops over pairs -----------------------------------------------------------------------------------------------
+
+/// The lanes of a load or a store that touches a pair.
+struct Two {};
+
+template <class T>
+NORMACT_SIMD Pair<Vec<T>> load(const T* source, Two) {
+  return load_pair(source);
+}
+template <class T>
+NORMACT_SIMD void store(T* target, Pair<Vec<T>> v, Two) {
+  store_pair(target, v);
+}
+template <class T>
+NORMACT_SIMD void store_exact(T* target, Pair<Vec<T>> v, Two) {
+  if constexpr (kEvenAndOdd<T>) {
+    store_raw(target, ((WordVec)v.a >> 16U) | ((WordVec)v.b & 0xffff0000U), All{});
+  } else {
+    store_pair(target, v);
+  }
+}
+template <Storing kStoring, class T>
+NORMACT_SIMD void store(T* target, Pair<Vec<T>> v, Two) {
+  store_pair(target, v, std::conditional_t<kStoring == Storing::past, Streamed, All>{});
+}
+template <class V>
+NORMACT_SIMD Pair<V> keep(Pair<V> v, Two) {
+  return v;
+}
+
+/// How many elements lanes touch.
+template <class T, class Lanes>
+NORMACT_SIMD int number_of(Lanes lanes) {
+  if constexpr (std::is_same_v<Lanes, First>) {
+    return lanes.count;
+  } else {
+    return std::is_same_v<Lanes, Two> ? kPairLanes<T> : kLanes<T>;
+  }
+}
+
+/// A number in every lane, for what lanes touch.
+template <class V, class Lanes>
+NORMACT_SIMD auto spread(V v, Lanes) {
+  if constexpr (std::is_same_v<Lanes, Two>) {
+    return pair(v, v);
+  } else {
+    return v;
+  }
+}
+
+/// body(element, lanes) for a row as for_vectors has it, but for a pair at a time where that takes fewer instructions.
+template <class T, class Body>
+NORMACT_SIMD void for_pairs(int64_t cols, Body body) {
+  int64_t column = 0;
+  if constexpr (kEvenAndOdd<T>) {
+    for (; column + kPairLanes<T> <= cols; column += kPairLanes<T>) body(column, Two{});
+  }
+  for (; column + kLanes<T> <= cols; column += kLanes<T>) body(column, All{});
+  if (column < cols) body(column, First{int(cols - column)});
 }
 
 }  // namespace normact::cpu::NORMACT_ISA

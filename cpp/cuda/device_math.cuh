@@ -46,6 +46,7 @@ struct DeviceMath<float, kPrecision> {
   }
 
   static __device__ __forceinline__ float select(bool condition, float yes, float no) { return condition ? yes : no; }
+  static __device__ __forceinline__ float select_negative(float x, float yes, float no) { return x < 0 ? yes : no; }
 
   static __device__ __forceinline__ float reciprocal(float d) {
     float r;
@@ -62,8 +63,11 @@ struct DeviceMath<float, kPrecision> {
   }
 
   /// To add 1.5 * 2^23 rounds to an integer. No compiler may undo it: __fadd_rn.
-  static __device__ __forceinline__ float nearest(float t) { return __fadd_rn(__fadd_rn(t, 0x1.8p23f), -0x1.8p23f); }
-  static __device__ __forceinline__ float scale(float a, float n) { return a * exp2(n); }
+  static __device__ __forceinline__ float nearest_word(float a, float b) {
+    return __fadd_rn(__fadd_rn(a * b, 0x1.8p23f), -0x1.8p23f);
+  }
+  static __device__ __forceinline__ float nearest_of(float word) { return word; }
+  static __device__ __forceinline__ float scale(float a, float word) { return a * exp2(word); }
 };
 
 template <>
@@ -84,11 +88,13 @@ struct DeviceMath<double, 53> {
   static __device__ __forceinline__ double select(bool condition, double yes, double no) {
     return condition ? yes : no;
   }
+  static __device__ __forceinline__ double select_negative(double x, double yes, double no) { return x < 0 ? yes : no; }
   static __device__ __forceinline__ double reciprocal(double d) { return 1 / d; }
-  static __device__ __forceinline__ double nearest(double t) { return rint(t); }
+  static __device__ __forceinline__ double nearest_word(double a, double b) { return rint(a * b); }
+  static __device__ __forceinline__ double nearest_of(double word) { return word; }
   /// Flushes to 0 below the least normal number.
-  static __device__ __forceinline__ double scale(double a, double n) {
-    const int exponent = static_cast<int>(fmin(fmax(n, -1023.0), 1024.0)) + 1023;
+  static __device__ __forceinline__ double scale(double a, double word) {
+    const int exponent = static_cast<int>(fmin(fmax(word, -1023.0), 1024.0)) + 1023;
     return a * __hiloint2double(exponent << 20, 0);
   }
 };

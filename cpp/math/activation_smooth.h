@@ -141,15 +141,14 @@ struct Sigmoid {
   static constexpr bool kSlopeFromOutput = true;
 
   NORMACT_HD static ValueAndSlope<N> at(N x, const ActivationScalars<N>&) {
-    const auto negative = x < M::constant(0);
     if constexpr (M::kLookup) {
       const N z = M::abs(x);
       const N lower = piecewise_or<M, LogisticLower, logistic_lower<M>>(z);
-      return {M::select(negative, lower, M::constant(1) - lower),
+      return {M::select_negative(x, lower, M::constant(1) - lower),
               piecewise_or<M, LogisticDensity, logistic_density<M>>(z)};
     } else {
       const Tails<M> tails = logistic_tails<M>(exp_minus<M>(bounded_size<M>(x, exp_reach<M>())));
-      return {M::select(negative, tails.lower, tails.upper), tails.lower * tails.upper};
+      return {M::select_negative(x, tails.lower, tails.upper), tails.lower * tails.upper};
     }
   }
   NORMACT_HD static N slope_from_output(N y, const ActivationScalars<N>&) { return y * (M::constant(1) - y); }
@@ -217,7 +216,7 @@ struct Softplus {
     const N e = exp2_product<M>(z, Split<M>{s.rate_high, s.rate_low});
     const N value = M::multiply_add(log1p_unit<M>(e), s.reciprocal_beta, M::select(scaled > zero, x, zero));
     const Tails<M> tails = logistic_tails<M>(e);
-    const N slope = M::select(scaled < zero, tails.lower, tails.upper);
+    const N slope = M::select_negative(scaled, tails.lower, tails.upper);
     const auto linear = scaled > s.threshold;
     return {M::select(linear, x, value), M::select(linear, M::constant(1), slope)};
   }
@@ -238,11 +237,10 @@ struct Mish {
     const N z = bounded_size<M>(x, exp_reach<M>());
     const N w = exp_minus<M>(z);
     const N twice = w + w;
-    const auto negative = x < M::constant(0);
-    const N n = M::select(negative, M::multiply_add(w, w, twice), one + twice);
-    const N r = M::reciprocal(n + M::select(negative, M::constant(2), twice * w));
+    const N n = M::select_negative(x, M::multiply_add(w, w, twice), one + twice);
+    const N r = M::reciprocal(n + M::select_negative(x, M::constant(2), twice * w));
     const N share = n * r;
-    const N factor = M::select(negative, -z, z * w);  // of T': x, and the other w of x >= 0
+    const N factor = M::select_negative(x, -z, z * w);  // of T': x, and the other w of x >= 0
     const N slope = (twice + twice) * (one + w) * (r * r);
     return {M::maximum(x, -exp_reach<M>()) * share, M::multiply_add(factor, slope, share)};
   }

@@ -16,8 +16,10 @@
 //   select(condition, yes, no)   condition: a comparison of Numbers; false for NaN
 //   reciprocal(d)                1 / d for 2^-100 < d < 2^100 and NaN, within 1 ulp; with kExp2Instruction and up to 11
 //                                bits for any d > 2^-100, infinity too, and may flush to 0
-//   nearest(t)                   the integer nearest to t, |t| < 2^20
-//   scale(a, n)                  a * 2^n for integers n and 1/2 < a < 2; may flush to 0 below the least normal number
+//   select_negative(x, yes, no)  yes where x < 0; either where x is -0 or NaN
+//   nearest_word(a, b)           the integer n nearest to a * b, |a * b| < 2^20, as the next two take it
+//   nearest_of(word)             n as a Number
+//   scale(a, word)               a * 2^n for n <= 0 and 1/2 < a < 2; may flush to 0 below the least normal number
 //
 // NaN comes out of every function here that it goes into. Infinity goes into none: callers bound their arguments.
 #pragma once
@@ -92,21 +94,22 @@ NORMACT_HD Split<M> sum(Split<M> a, Split<M> b) {
 
 // ---- Exponentials ---------------------------------------------------------------------------------------------------
 
-/// y = n + f, n an integer and |f| <= 1/2.
+/// y = n + f, n an integer, of which this is the word, and |f| <= 1/2.
 template <class M>
 struct Parts {
-  typename M::Number n;
+  typename M::Number word;
   typename M::Number f;
 };
 
 /// Of y = a * b, |y| < 2^20; f is wrong by 2^-25 (2^-54) at most, however large y is.
 template <class M>
 NORMACT_HD Parts<M> parts(typename M::Number a, Split<M> b) {
-  const auto n = M::nearest(a * b.high);
+  const auto word = M::nearest_word(a, b.high);
+  const auto n = M::nearest_of(word);
   if constexpr (M::kBits <= 11) {
-    return {n, M::multiply_add(a, b.high, -n)};
+    return {word, M::multiply_add(a, b.high, -n)};
   } else {
-    return {n, M::multiply_add(a, b.low, M::product_error(a, b.high, n))};
+    return {word, M::multiply_add(a, b.low, M::product_error(a, b.high, n))};
   }
 }
 template <class M>
@@ -115,11 +118,12 @@ NORMACT_HD Parts<M> parts(Split<M> a, Split<M> b) {
   if constexpr (M::kBits <= 11) {
     return by_high;
   } else {
-    return {by_high.n, M::multiply_add(a.low, b.high, by_high.f)};
+    return {by_high.word, M::multiply_add(a.low, b.high, by_high.f)};
   }
 }
 
-/// 2^(a * b) for |a * b| < 2^20, within 2 ulp; a: a Number or a Split. Rounding a * b first would cost |a * b| / 2 ulp.
+/// 2^(a * b) for -2^20 < a * b <= 0, within 2 ulp; a: a Number or a Split. Rounding a * b first would cost |a * b| / 2
+/// ulp.
 template <class M, class A>
 NORMACT_HD typename M::Number exp2_product(A a, Split<M> b) {
   if constexpr (M::kExp2Instruction) {
@@ -129,7 +133,7 @@ NORMACT_HD typename M::Number exp2_product(A a, Split<M> b) {
     return M::multiply_add(e, y.low * M::constant(0.6931471805599453), e);
   } else {
     const Parts<M> y = parts<M>(a, b);
-    return M::scale(M::multiply_add(y.f, exp2_ratio<M>(y.f), M::constant(1)), y.n);
+    return M::scale(M::multiply_add(y.f, exp2_ratio<M>(y.f), M::constant(1)), y.word);
   }
 }
 
@@ -145,7 +149,7 @@ template <class M>
 NORMACT_HD Exp2AndMinus1<M> exp2_and_minus_1(typename M::Number a, Split<M> b) {
   const Parts<M> y = parts<M>(a, b);
   const auto fraction = y.f * exp2_ratio<M>(y.f);
-  const auto power = M::scale(M::constant(1), y.n);
+  const auto power = M::scale(M::constant(1), y.word);
   return {M::multiply_add(power, fraction, power), M::multiply_add(power, fraction, power - M::constant(1))};
 }
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // F(x) and x F(x) for a distribution function F, by looking polynomials up instead of computing an exponential and a
-// quotient: half the operations, where a processor holds tables in registers. A policy M with kLookup offers
+// quotient: half the operations, where a processor holds tables in registers. A policy M with kLookup has words whose
+// low bits are the integer, and offers
 //
-//   nearest_word(a, b)   a * b + c for a c that leaves the integer nearest to a * b in the low bits, |a * b| < 2^20
-//   nearest_of(word)     that integer as a Number
 //   lookup(table, word)  table[word mod kPieces] in each lane; any lane for NaN
 //   any_below(a, bound)  whether a < bound in any lane
 #pragma once
@@ -55,7 +54,7 @@ template <class M>
 NORMACT_HD ValueAndSlope<typename M::Number> x_times_lower(typename M::Number x, typename M::Number z,
                                                            typename M::Number lower, typename M::Number slope) {
   const auto zero = M::constant(0);
-  return {M::multiply_add(-z, lower, M::maximum(x, zero)), M::select(x < zero, slope, M::constant(1) - slope)};
+  return {M::multiply_add(-z, lower, M::maximum(x, zero)), M::select_negative(x, slope, M::constant(1) - slope)};
 }
 
 template <class M>

@@ -27,6 +27,7 @@ struct DeviceLikeMath {
   static float minimum(float a, float b) { return b < a ? b : a; }
   static float maximum(float a, float b) { return b > a ? b : a; }
   static float select(bool condition, float yes, float no) { return condition ? yes : no; }
+  static float select_negative(float x, float yes, float no) { return x < 0 ? yes : no; }
   static float reciprocal(float d) { return d > 0x1p126f ? 0 : 1 / d; }
   static float exp2(float t) { return t < -126 ? 0 : std::exp2(t); }
 };
