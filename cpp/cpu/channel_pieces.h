@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cpu/channel_access.h"
+#include "cpu/channel_factors.h"
 #include "cpu/simd_math.h"
 #include "cpu/simd_pair.h"
 #include "cpu/simd_stream.h"
@@ -25,96 +26,6 @@ NORMACT_SIMD Vec<T> on_grid(Vec<T> centre) {
   return rounded<T>(centre);
 }
 
-/// The factors of one channel, in every lane.
-template <class T>
-struct PlaneFactors {
-  using N = Accumulator<T>;
-  static constexpr bool kSpread = true;  // of any order of lanes
-  NORMACT_SIMD PlaneFactors(const ChannelFactors& f, int64_t channel)
-      : mean_(of(f.mean, channel - f.first)),
-        rstd_(of(f.rstd, channel - f.first)),
-        scale_(of(f.scale, channel - f.first)),
-        bias_(of(f.bias, channel - f.first)),
-        c1_(of(f.c1, channel - f.first)),
-        c2_(of(f.c2, channel - f.first)) {}
-
-  template <class Lanes>
-  NORMACT_SIMD auto mean(int64_t, Lanes lanes) const {
-    return spread(mean_, lanes);
-  }
-  template <class Lanes>
-  NORMACT_SIMD auto rstd(int64_t, Lanes lanes) const {
-    return spread(rstd_, lanes);
-  }
-  template <class Lanes>
-  NORMACT_SIMD auto scale(int64_t, Lanes lanes) const {
-    return spread(scale_, lanes);
-  }
-  template <class Lanes>
-  NORMACT_SIMD auto bias(int64_t, Lanes lanes) const {
-    return spread(bias_, lanes);
-  }
-  template <class Lanes>
-  NORMACT_SIMD auto c1(int64_t, Lanes lanes) const {
-    return spread(c1_, lanes);
-  }
-  template <class Lanes>
-  NORMACT_SIMD auto c2(int64_t, Lanes lanes) const {
-    return spread(c2_, lanes);
-  }
-
- private:
-  static NORMACT_SIMD Vec<T> of(const void* array, int64_t i) {
-    return broadcast(array ? static_cast<const N*>(array)[i] : N(0));
-  }
-  Vec<T> mean_, rstd_, scale_, bias_, c1_, c2_;
-};
-
-/// The factors of neighbouring channels.
-template <class T>
-struct RowFactors {
-  using N = Accumulator<T>;
-  static constexpr bool kSpread = false;
-  NORMACT_SIMD RowFactors(const ChannelFactors& f, int64_t channel)
-      : mean_(of(f.mean, channel - f.first)),
-        rstd_(of(f.rstd, channel - f.first)),
-        scale_(of(f.scale, channel - f.first)),
-        bias_(of(f.bias, channel - f.first)),
-        c1_(of(f.c1, channel - f.first)),
-        c2_(of(f.c2, channel - f.first)) {}
-
-  template <class Lanes>
-  NORMACT_SIMD Vec<T> mean(int64_t j, Lanes lanes) const {
-    return load(mean_ + j, lanes);
-  }
-  template <class Lanes>
-  NORMACT_SIMD Vec<T> rstd(int64_t j, Lanes lanes) const {
-    return load(rstd_ + j, lanes);
-  }
-  template <class Lanes>
-  NORMACT_SIMD Vec<T> scale(int64_t j, Lanes lanes) const {
-    return load(scale_ + j, lanes);
-  }
-  template <class Lanes>
-  NORMACT_SIMD Vec<T> bias(int64_t j, Lanes lanes) const {
-    return load(bias_ + j, lanes);
-  }
-  template <class Lanes>
-  NORMACT_SIMD Vec<T> c1(int64_t j, Lanes lanes) const {
-    return load(c1_ + j, lanes);
-  }
-  template <class Lanes>
-  NORMACT_SIMD Vec<T> c2(int64_t j, Lanes lanes) const {
-    return load(c2_ + j, lanes);
-  }
-
- private:
-  static NORMACT_SIMD const N* of(const void* array, int64_t i) {
-    return array ? static_cast<const N*>(array) + i : nullptr;
-  }
-  const N *mean_, *rstd_, *scale_, *bias_, *c1_, *c2_;
-};
-
 /// Whether vectors from here on, which the caches are not to keep, can be stored past them.
 template <class T>
 NORMACT_SIMD bool streams_to(const ChannelFactors& factors, const T* to, const T* beside = nullptr) {
@@ -133,7 +44,7 @@ NORMACT_SIMD void clear_past(N* h, int64_t count) {
 /// body(element, lanes) for a piece of elements of type T, and of arrays of type Beside, by factors F.
 template <class T, class Beside, class F, class Body>
 NORMACT_SIMD void for_piece(int64_t count, Body body) {
-  if constexpr (F::kSpread && std::is_same_v<T, Beside>) {
+  if constexpr (F::kPairs && std::is_same_v<T, Beside>) {
     for_pairs<T>(count, body);
   } else {
     for_vectors<T>(count, body);

@@ -163,32 +163,53 @@ class RowForward {
   alignas(64) N h_[kPadded];
 };
 
+/// A forward without a buffer, row by row.
+template <class T, class F>
+NORMACT_SIMD void direct_rows(const ChannelForward& p, const ChannelFactors& factors, const F& f, Range rows,
+                              Range channels) {
+  const ChannelRows<T> x(p.geometry, p.x), addend(p.geometry, p.addend), y(p.geometry, p.y);
+  const bool marks = p.mask && mask_by_rows(p.geometry);  // else it is there already
+  BitWriter bits(marks ? p.mask + rows.begin * p.geometry.channels / 8 : nullptr);
+  const Direct direct = {p.activation.kind == NORMACT_ACTIVATION_RELU, marks ? &bits : nullptr};
+  const int64_t all = channels.end - channels.begin;
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const T* const with = addend ? addend[row] + channels.begin : nullptr;
+    T* const to = y[row] + channels.begin;
+    direct_piece(streams_to(factors, to), direct, f, x[row] + channels.begin, with, to, all);
+  }
+  if (marks) bits.finish();
+}
+
+/// Whether so many rows are worth factors of their own.
+template <class T>
+NORMACT_SIMD bool pays_pairs(Range rows, Range channels) {
+  const int64_t count = channels.end - channels.begin;
+  return kEvenAndOdd<T> && count >= kPairLanes<T> && count <= PairedFactors<T>::kMost && rows.end - rows.begin >= 16;
+}
+
+template <class T>
+__attribute__((noinline)) void paired_rows(const ChannelForward& p, const ChannelFactors& factors, Range rows,
+                                           Range channels) {
+  direct_rows<T>(p, factors, PairedFactors<T>(factors, channels), rows, channels);
+}
+
 template <class T>
 void row_forward(const ChannelForward& p, const ArrayActivation* activation, const ChannelFactors& factors, Range rows,
                  Range channels) {
-  const int64_t all = channels.end - channels.begin;
-  if (!is_buffered(p)) {
-    const ChannelRows<T> x(p.geometry, p.x), addend(p.geometry, p.addend), y(p.geometry, p.y);
-    const bool marks = p.mask && mask_by_rows(p.geometry);  // else it is there already
-    BitWriter bits(marks ? p.mask + rows.begin * p.geometry.channels / 8 : nullptr);
-    const Direct direct = {p.activation.kind == NORMACT_ACTIVATION_RELU, marks ? &bits : nullptr};
-    const RowFactors<T> f(factors, channels.begin);
-    for (int64_t row = rows.begin; row < rows.end; ++row) {
-      const T* const with = addend ? addend[row] + channels.begin : nullptr;
-      T* const to = y[row] + channels.begin;
-      direct_piece(streams_to(factors, to), direct, f, x[row] + channels.begin, with, to, all);
+  if (is_buffered(p)) {
+    RowForward<T> forward(p, activation, factors);
+    const int64_t all = channels.end - channels.begin;
+    Range part;
+    for (int64_t begin = rows.begin; begin < rows.end; begin = part.end) {
+      part = rows_from(begin, rows_of_tile(all), rows);
+      for (int64_t from = channels.begin; from < channels.end; from += kPiece) {
+        forward.tile(part, from, channels.end - from < kPiece ? channels.end - from : kPiece);
+      }
     }
-    if (marks) bits.finish();
-    if (factors.streams) stream_fence();
-    return;
-  }
-  RowForward<T> forward(p, activation, factors);
-  Range part;
-  for (int64_t begin = rows.begin; begin < rows.end; begin = part.end) {
-    part = rows_from(begin, rows_of_tile(all), rows);
-    for (int64_t from = channels.begin; from < channels.end; from += kPiece) {
-      forward.tile(part, from, channels.end - from < kPiece ? channels.end - from : kPiece);
-    }
+  } else if (pays_pairs<T>(rows, channels)) {
+    if constexpr (kEvenAndOdd<T>) paired_rows<T>(p, factors, rows, channels);
+  } else {
+    direct_rows<T>(p, factors, RowFactors<T>(factors, channels.begin), rows, channels);
   }
   if (factors.streams) stream_fence();
 }

@@ -109,7 +109,7 @@ NORMACT_SIMD bool is_plain(const Block<T>& b) {
 /// loop(block) of a kind. Short ones have a copy of their loop for plain blocks, in which to ask for what is not there
 /// would be half of the instructions.
 template <class T, bool kIsShort, class Loop>
-NORMACT_SIMD void for_block(const Block<T>& block, Loop loop) {
+NORMACT_SIMD void with_block(const Block<T>& block, Loop loop) {
   Block<T> b = block;
   if (kIsShort && is_plain(b)) {
     b.bias = nullptr, b.sums = nullptr, b.streams = b.asks = false;  // for the compiler
@@ -133,7 +133,7 @@ template <class T, template <class> class Act>
 void forward_block(const Block<T>& block, const BlockScalars<T>& scalars) {
   const auto s = group_scalars<T>(scalars);
   if (kCopies<Act> && !block.bias) return copy_block(block.x, block);
-  for_block<T, kShort<Act>>(block, [&](const Block<T>& b) __attribute__((always_inline)) {
+  with_block<T, kShort<Act>>(block, [&](const Block<T>& b) __attribute__((always_inline)) {
     const auto group = [&](int64_t j) __attribute__((always_inline)) {
       store_output(b.out + j, Act<GroupMath<T>>::at(load_biased(b.x, b.bias, j), s).value, b.streams);
     };
@@ -145,7 +145,7 @@ template <class T, template <class> class Act>
 void backward_block(const Block<T>& block, const BlockScalars<T>& scalars) {
   const auto s = group_scalars<T>(scalars);
   if (kCopies<Act> && !block.sums) return copy_block(block.dy, block);
-  for_block<T, kShort<Act>>(block, [&](const Block<T>& b) __attribute__((always_inline)) {
+  with_block<T, kShort<Act>>(block, [&](const Block<T>& b) __attribute__((always_inline)) {
     const auto group = [&](int64_t j) __attribute__((always_inline)) {
       const Group<T> slope = Act<GroupMath<T>>::at(load_biased(b.x, b.bias, j), s).slope;
       store_gradient(b, b.out, b.sums, load_pair(b.dy + j) * slope, j);
@@ -159,7 +159,7 @@ void backward_from_output_block(const Block<T>& block, const BlockScalars<T>& sc
   if constexpr (Act<GroupMath<T>>::kSlopeFromOutput) {
     const auto s = group_scalars<T>(scalars);
     if (kCopies<Act> && !block.sums) return copy_block(block.dy, block);
-    for_block<T, true>(block, [&](const Block<T>& b) __attribute__((always_inline)) {
+    with_block<T, true>(block, [&](const Block<T>& b) __attribute__((always_inline)) {
       const auto group = [&](int64_t j) __attribute__((always_inline)) {
         const Group<T> slope = Act<GroupMath<T>>::slope_from_output(load_pair(b.x + j), s);
         store_gradient(b, b.out, b.sums, load_pair(b.dy + j) * slope, j);

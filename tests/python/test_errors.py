@@ -256,6 +256,7 @@ def test_tensorflow_tensors_are_no_outputs():
         ({"eps": float("nan")}, ValueError, "layer_norm: eps is nan; expected"),
         ({"eps": -1e-5}, ValueError, "layer_norm: eps is -1e-05; expected"),
         ({"eps": "small"}, TypeError, "layer_norm: eps is of type str; expected a number"),
+        ({"eps": 10**400}, ValueError, "layer_norm: eps is an int that no float holds; expected a number"),
         ({"weight_offset": None}, TypeError, "layer_norm: weight_offset is of type NoneType; expected a number"),
         ({"weight_offset": 1.0}, ValueError, "layer_norm: weight_offset is 1 but weight is None; expected"),
         ({"axis": 2}, ValueError, r"layer_norm: axis\[0\] is 2; expected an axis of x, which has 2 dimensions"),
