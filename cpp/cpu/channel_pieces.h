@@ -106,7 +106,7 @@ NORMACT_SIMD void marked_piece(const F& f, const T* x, const T* addend, T* y, in
   bits = here;
 }
 
-/// What y is beside the affine norm, without a buffer: of relu, with a mask if bits is no null.
+/// Whether y is relu of the affine norm, and where the bits of its mask go; null: none is written.
 struct Direct {
   bool relu;
   BitWriter* bits;
