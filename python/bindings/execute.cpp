@@ -12,7 +12,8 @@ double number(nb::handle object, const char* name, const Call& call) {
   if (value == -1.0 && PyErr_Occurred()) {
     const bool is_large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
     PyErr_Clear();
-    if (is_large) raise(PyExc_ValueError, call.function, ": ", name, " is an int that no float holds; expected a number");
+    if (is_large)
+      raise(PyExc_ValueError, call.function, ": ", name, " is an int that no float holds; expected a number");
     raise(PyExc_TypeError, call.function, ": ", name, " is of type ", type_name(object.ptr()), "; expected a number");
   }
   return value;
