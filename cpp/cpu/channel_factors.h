@@ -97,7 +97,8 @@ struct RowFactors {
   const N *mean_, *rstd_, *scale_, *bias_, *c1_, *c2_;
 };
 
-/// The factors of up to kMost neighbouring channels as the pairs of elements of type T have them, for many rows.
+/// What a forward needs of up to kMost neighbouring channels, as the pairs of elements of type T have it, for many
+/// rows.
 template <class T>
 class PairedFactors {
  public:
@@ -106,20 +107,11 @@ class PairedFactors {
   static constexpr int64_t kMost = 1024;
 
   PairedFactors(const ChannelFactors& f, Range channels)
-      : mean_(f, f.mean, channels),
-        rstd_(f, f.rstd, channels),
-        scale_(f, f.scale, channels),
-        bias_(f, f.bias, channels),
-        c1_(f, f.c1, channels),
-        c2_(f, f.c2, channels) {}
+      : mean_(f, f.mean, channels), scale_(f, f.scale, channels), bias_(f, f.bias, channels) {}
 
   template <class Lanes>
   NORMACT_SIMD auto mean(int64_t j, Lanes lanes) const {
     return mean_.at(j, lanes);
-  }
-  template <class Lanes>
-  NORMACT_SIMD auto rstd(int64_t j, Lanes lanes) const {
-    return rstd_.at(j, lanes);
   }
   template <class Lanes>
   NORMACT_SIMD auto scale(int64_t j, Lanes lanes) const {
@@ -128,14 +120,6 @@ class PairedFactors {
   template <class Lanes>
   NORMACT_SIMD auto bias(int64_t j, Lanes lanes) const {
     return bias_.at(j, lanes);
-  }
-  template <class Lanes>
-  NORMACT_SIMD auto c1(int64_t j, Lanes lanes) const {
-    return c1_.at(j, lanes);
-  }
-  template <class Lanes>
-  NORMACT_SIMD auto c2(int64_t j, Lanes lanes) const {
-    return c2_.at(j, lanes);
   }
 
  private:
@@ -168,7 +152,7 @@ class PairedFactors {
     alignas(64) N data_[kMost];
   };
 
-  Array mean_, rstd_, scale_, bias_, c1_, c2_;
+  Array mean_, scale_, bias_;
 };
 
 }  // namespace normact::cpu::NORMACT_ISA
