@@ -222,8 +222,7 @@ struct BackwardPass {
       if (s.groups_an_item == 0 || s.has_columns()) {
         scale = channel_scale(scale, entry_or<T>(p.weight, group, A(1)));
       }
-      const A share = p.frozen ? A(0) : scale / static_cast<A>(s.per_channel * s.group_channels);
-      const NumberPair<A> final{share * sum.first, share * sum.second};
+      const NumberPair<A> final = correction_of(p, scale / static_cast<A>(s.per_channel * s.group_channels), sum);
       if (kKept && !s.settles_apart) {
         settled[group - settle.first_of_slab] = final;
       } else {

@@ -40,16 +40,16 @@ __global__ void __launch_bounds__(kChannelThreads, kBandBackwardBlocks)
   A sum[kWidth] = {}, product[kWidth] = {};
   add_up_slopes<T, Act>(share, slopes, sum, product);
   const A elements = static_cast<A>(space.rows) * static_cast<A>(share.places());
-  const auto correction_of = [&](const NumberPair<A>& total, const Channel& of) {
-    const A factor = p.frozen ? A(0) : of.scale / elements;
-    return NumberPair<A>{factor * total.first, factor * total.second * of.rstd * of.rstd};  // of x - mean, not of xhat
+  const auto of_channel = [&](const NumberPair<A>& total, const Channel& of) {
+    // Of x - mean, not of xhat.
+    return correction_of(p, of.scale / elements, NumberPair<A>{total.first, total.second * of.rstd * of.rstd});
   };
   const OfBoth<NumberPair<A>> total = sums.total(sum, product);
   if (share.leads()) {
     store_gradients<T>(p, share.first_group + share.channel.low,
                        NumberPair<A>{total.low.first, total.low.second * own.low.rstd});
   }
-  const OfBoth<NumberPair<A>> correction{correction_of(total.low, own.low), correction_of(total.high, own.high)};
+  const OfBoth<NumberPair<A>> correction{of_channel(total.low, own.low), of_channel(total.high, own.high)};
   A c1[kWidth], c2[kWidth];
 #pragma unroll
   for (int j = 0; j < kWidth; ++j) {

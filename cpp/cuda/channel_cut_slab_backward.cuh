@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kMostPlaneSlabThreads, 2)
   NumberPair<A>* const own_entries = entries + share.batch * p.geometry.channels + share.channel;
   NumberPair<A> total = sum_of_warps(memory, sum_of_cut_planes<T, Act>(p, share, memory, mean, rstd, own_entries));
   if (space.blocks > 1) total = sum_of_cluster(space, share.rank, total);
-  const A factor = p.frozen ? A(0) : rstd / (static_cast<A>(space.packs) * static_cast<A>(kWidth));
+  const A factor = rstd / (static_cast<A>(space.packs) * static_cast<A>(kWidth));
   const A c1 = factor * total.first, c2 = factor * total.second * rstd;  // of x - mean instead of xhat
   const int first_plane = share.first_plane();
 #pragma unroll 2

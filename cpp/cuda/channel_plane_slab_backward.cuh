@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kMostPlaneSlabThreads, 2)
     weighted ? hand(own_entries, total) : store_gradients<T>(p, share.group, total);
   }
   const A elements = static_cast<A>(space.packs) * static_cast<A>(kWidth);
-  const A factor = p.frozen ? A(0) : channel_scale(rstd, several ? A(1) : only.first) / elements;
-  const A c1 = factor * total.first, c2 = factor * total.second * rstd;  // of x - mean instead of xhat
+  const NumberPair<A> c = correction_of(p, channel_scale(rstd, several ? A(1) : only.first) / elements, total);
+  const A c1 = c.first, c2 = c.second * rstd;  // of x - mean instead of xhat
 #pragma unroll 2
   for (int k = 0; k < share.count; ++k) {
     const int plane = share.plane(k);

@@ -157,8 +157,7 @@ __global__ void __launch_bounds__(kChannelThreads, 3)
       store_gradients<T>(p, part.channel, sum);
     }
     const A elements = static_cast<A>(space.packs) * static_cast<A>(Slopes::kWidth);
-    const A share = p.frozen ? A(0) : channel_scale(rstd, several ? A(1) : constants(0).first) / elements;
-    c = {share * sum.first, share * sum.second};
+    c = correction_of(p, channel_scale(rstd, several ? A(1) : constants(0).first) / elements, sum);
   }
   if (!part.exists) return;
   const A c1 = c.first, c2 = c.second * rstd;  // of x - mean instead of xhat

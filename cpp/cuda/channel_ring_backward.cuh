@@ -232,9 +232,9 @@ __device__ __forceinline__ void serve_ring_backward(const BackwardProblem<A>& p,
   serve_ring_sums(share, exchange, places, merge_warps, [&](int turn, const SumPair<A>& total) {
     if (share.lane != 0) return;
     const A rstd = share.statistics(turn)->second, weight = share.parameters(turn)->first;
-    const A factor = p.frozen ? A(0) : channel_scale(rstd, weight) * reciprocal;
     const NumberPair<A> sums{total.first, total.second * rstd};
-    exchange.publish(turn, {factor * sums.first, factor * sums.second * rstd});
+    const NumberPair<A> c = correction_of(p, channel_scale(rstd, weight) * reciprocal, sums);
+    exchange.publish(turn, {c.first, c.second * rstd});
     if (share.rank != turn % share.blocks) return;
     const PlanePart<T> set = share.set(turn);
     if (p.set == ChannelSet::group) {

@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
     if (!weighted && share.rank == 0) store_gradients<T>(p, share.first_group + group, total);
     const SlabParameters<A> own = memory.parameters[group * of_group];
     const A elements = static_cast<A>(s.rows) * static_cast<A>(of_group);
-    const A factor = p.frozen ? A(0) : channel_scale(own.rstd, weighted ? A(1) : own.weight) / elements;
-    memory.results[group] = {factor * total.first, factor * total.second * own.rstd};  // of x - mean instead of xhat
+    const NumberPair<A> c = correction_of(p, channel_scale(own.rstd, weighted ? A(1) : own.weight) / elements, total);
+    memory.results[group] = {c.first, c.second * own.rstd};  // of x - mean instead of xhat
   }
   __syncthreads();
   A c1[kWidth], c2[kWidth];

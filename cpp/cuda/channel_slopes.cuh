@@ -94,7 +94,13 @@ __device__ __forceinline__ void store_gradients(const BackwardProblem<A>& p, int
   if (p.dweight.data != nullptr) store_parameter<T>(p.dweight, channel * p.dweight.stride, sum.second);
 }
 
-/// c1 and c2 of a channel, from sums over all processes.
+/// c1 and c2: a share of the sums. Of a frozen norm they are 0 whatever the sums are, which may be no numbers.
+template <class A>
+__device__ __forceinline__ NumberPair<A> correction_of(const BackwardProblem<A>& p, A share, const NumberPair<A>& sum) {
+  return p.frozen ? NumberPair<A>{A(0), A(0)} : NumberPair<A>{share * sum.first, share * sum.second};
+}
+
+/// The same, from sums over all processes.
 template <class A>
 __device__ __forceinline__ NumberPair<A> given_correction(const BackwardProblem<A>& p, int64_t channel, A scale) {
   const A share = scale / static_cast<const A*>(p.count)[channel * p.count_stride];

@@ -316,6 +316,30 @@ def test_nan_stays_in_its_channel(device: Device, dtype: str, nhwc: bool) -> Non
     np.testing.assert_array_equal(device.values(grads.dx)[:, others], device.values(want.dx)[:, others])
 
 
+# Kept, as slabs of rows and of planes, as bands, by rings, by launches, and element by element.
+@pytest.mark.parametrize(
+    "shape", [(4, 12, 5, 3), (8, 64, 28, 28), (64, 256, 7, 7), (16, 24, 64, 64), (16, 256, 28, 28)]
+)
+@pytest.mark.parametrize("nhwc", [False, True])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_a_frozen_gradient_depends_on_no_other_element(
+    device: Device, dtype: str, nhwc: bool, shape: tuple[int, ...]
+) -> None:
+    """With constant statistics dx is rstd * weight * dh, whatever the sums of its channel are."""
+    problem = batch_norm(shape, dtype, training=False)
+    layout = channels_last if nhwc else "contiguous"
+    given, build = arrays(device, problem, layout, layout), channels_last if nhwc else LAYOUTS["contiguous"]
+    want = device.values(backward(problem, given).dx)
+    dy = inputs(problem).dy.copy()
+    dy[1, 7, 2, 1] = np.nan
+    grads = backward(problem, given._replace(dy=build(device, dy, dtype)))
+    found = device.values(grads.dx)
+    assert np.isnan(found[1, 7, 2, 1])
+    assert np.isnan(device.values(grads.dweight)[7])
+    want[1, 7, 2, 1] = found[1, 7, 2, 1]
+    np.testing.assert_array_equal(found, want)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("nhwc", [False, True])
 def test_16_bit_outputs_are_correctly_rounded(device: Device, dtype: str, nhwc: bool) -> None:
