@@ -122,3 +122,10 @@ def available() -> dict[str, Any]:
     if torch.cuda.is_available() and normact.build_info()["cuda"]:
         found["torch-cuda"] = lambda: TorchDevice("cuda")
     return found
+
+
+def capturing(graph: Any) -> Any:
+    """Captures what this thread does in a with statement; JAX's threads, where it runs too, may allocate meanwhile."""
+    import torch
+
+    return torch.cuda.graph(graph, capture_error_mode="thread_local")

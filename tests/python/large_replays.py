@@ -16,6 +16,7 @@ from unittest import mock
 import torch
 
 import normact
+from devices import capturing
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
@@ -142,7 +143,7 @@ def assert_same_bits_in_a_graph(calls: Sequence[Call], seed: int) -> None:
     """Of a CUDA graph with branches, replayed more than once."""
     branches, found = _branches(calls, seed), []
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capturing(graph):
         whole = torch.cuda.current_stream()
         streams = [torch.cuda.Stream() for _ in branches]
         for mine, stream in zip(branches, streams, strict=True):

@@ -35,7 +35,7 @@ from activation_checks import (
     gated_forward,
 )
 from checks import assert_repeats, compare
-from devices import Device, NumpyDevice
+from devices import Device, NumpyDevice, capturing
 
 pytestmark = pytest.mark.cuda
 
@@ -97,7 +97,7 @@ def test_cuda_graph(device: Device, dtype: str, shape: tuple[int, ...]) -> None:
     for array in (*static, *(array for given in static_gated for array in _flat(given))):
         array.zero_()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capturing(graph):
         output = forward(problem, static, return_mask=True)
         grads = backward(problem, static)
         masked = backward(problem, static, mask=output.mask)

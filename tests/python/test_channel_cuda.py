@@ -25,7 +25,7 @@ from channel_cases import (
 )
 from channel_checks import Arrays, arrays, backward, check, check_running, forward
 from checks import assert_repeats, assert_within, compare
-from devices import Device, NumpyDevice
+from devices import Device, NumpyDevice, capturing
 from layouts import channels_last
 from normact.channel_calls import is_channels_last
 
@@ -159,7 +159,7 @@ def test_cuda_graph(device: Device, op: str, dtype: str, shape: tuple[int, ...],
     second = dataclasses.replace(first, mean=1.0, std=3.0)
     static, fresh = (arrays(device, problem, built(layout), built(layout)) for problem in (first, second))
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capturing(graph):
         output = forward(first, static, return_stats=True)
         grads = backward(first, static)
         pieces = parts(first, static) if op == "batch_norm" else {}

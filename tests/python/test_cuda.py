@@ -14,7 +14,7 @@ import reference
 import tolerance
 from cases import DTYPES, ROW_VARIANTS, Problem, expected_backward, expected_forward, inputs
 from checks import Arrays, accepts, arrays, assert_repeats, backward, check_backward, check_forward, compare, forward
-from devices import Device, NumpyDevice, capability
+from devices import Device, NumpyDevice, capability, capturing
 
 pytestmark = pytest.mark.cuda
 
@@ -219,7 +219,7 @@ def test_cuda_graph(device: Device, kind: str, dtype: str, cols: int, residual: 
     second = Problem(kind, (37, cols), dtype, residual=residual, mean=1.0, std=3.0)
     static, fresh = arrays(device, first), arrays(device, second)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capturing(graph):
         output = forward(first, static, return_stats=True)
         grads = backward(first, static)
     for name, tensor in vars(static).items():

@@ -12,7 +12,7 @@ import normact
 from activation_cases import Kind
 from cases import OPTIONS, ROW_VARIANTS, Problem, expected_backward, expected_forward, inputs
 from checks import arrays, backward, check, check_backward, check_forward, compare, forward
-from devices import Device
+from devices import Device, capturing
 from layouts import LAYOUTS, supported
 
 DTYPES = (("float16", "float16"), ("float16", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "float32"))
@@ -272,7 +272,7 @@ def test_cuda_graph(device: Device, kind: str, cols: int) -> None:
     first, second = (mixed(kind, (37, cols), "bfloat16", mean=mean) for mean in (0.0, 1.0))
     static, fresh = arrays(device, first), arrays(device, second)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capturing(graph):
         output, grads = _with_stats(first, static), backward(first, static)
     for name, tensor in vars(static).items():
         if tensor is not None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import normact.torch as nt
-from devices import Device
+from devices import Device, capturing
 from torch_cases import CASES, Case, gradients, outputs
 
 pytestmark = pytest.mark.cuda
@@ -92,7 +92,7 @@ def test_cuda_graph_of_a_training_step(device: Device) -> None:
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     optimizers[0].zero_grad(set_to_none=True)
-    with torch.cuda.graph(graph):
+    with capturing(graph):
         loss = step(captured, optimizers[0], x)
     with torch.no_grad():
         for mine, first in zip(captured.state_dict().values(), state.values()):
