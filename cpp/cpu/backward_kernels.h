@@ -72,7 +72,7 @@ NORMACT_SIMD void finish_group(const Backward<T, X>& b, const RowGroup<T, X, kRo
 /// The group of rows from `index`, of any length. A function of its own, without calls, so that the sums have the
 /// registers, and without a way of the group through memory: it would be read in other pieces than it is written.
 template <int kRows, Gradients kGradients, bool kPlain, bool kFar, class T, class X>
-__attribute__((noinline)) void backward_group(const Backward<T, X>& b, int64_t index) {
+__attribute__((noinline)) NORMACT_SCALARS_APART void backward_group(const Backward<T, X>& b, int64_t index) {
   const auto group = [&]() __attribute__((always_inline)) {
     if constexpr (kPlain) {
       return plain_group<kRows>(b, index);

@@ -41,7 +41,7 @@ NORMACT_SIMD void sum_vector(const GradientRow<T, D> (&rows)[kRows], const Accum
       prefetch(rows[r].dy + j);
       prefetch(rows[r].x + j);
     }
-    const V dy = load(rows[r].dy + j, lanes);
+    const V dy = loaded_once(load(rows[r].dy + j, lanes));
     const V xhat = normalized(load(rows[r].x + j, lanes), broadcast(rows[r].mean), broadcast(rows[r].rstd));
     const V product = dy * keep(xhat, lanes);
     g_sum[r] = multiply_add(dy, w, g_sum[r]);

@@ -184,13 +184,13 @@ NORMACT_SIMD void direct_rows(const ChannelForward& p, const ChannelFactors& fac
 template <class T>
 NORMACT_SIMD bool pays_pairs(Range rows, Range channels) {
   const int64_t count = channels.end - channels.begin;
-  return kEvenAndOdd<T> && count >= kPairLanes<T> && count <= PairedFactors<T>::kMost && rows.end - rows.begin >= 16;
+  return kEvenAndOdd<T> && count >= kPairLanes<T> && count <= PairedFactor<T>::kMost && rows.end - rows.begin >= 16;
 }
 
 template <class T>
 __attribute__((noinline)) void paired_rows(const ChannelForward& p, const ChannelFactors& factors, Range rows,
                                            Range channels) {
-  direct_rows<T>(p, factors, PairedFactors<T>(factors, channels), rows, channels);
+  direct_rows<T>(p, factors, PairedFactors<T>(factors, channels.begin, channels.end - channels.begin), rows, channels);
 }
 
 template <class T>

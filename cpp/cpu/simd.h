@@ -23,6 +23,13 @@
 
 #define NORMACT_SIMD inline __attribute__((always_inline))
 
+/// For a function of several rows: GCC would put their pointers in vectors, and wait for these to go through memory.
+#if defined(__GNUC__) && !defined(__clang__)
+#define NORMACT_SCALARS_APART __attribute__((optimize("no-tree-slp-vectorize")))
+#else
+#define NORMACT_SCALARS_APART
+#endif
+
 namespace normact::cpu::NORMACT_ISA {
 
 #if defined(__AVX512F__)
@@ -66,6 +73,19 @@ struct Streamed {};
 
 NORMACT_SIMD FloatVec broadcast(float value) { return value - FloatVec{}; }  // - 0 keeps the sign of -0
 NORMACT_SIMD DoubleVec broadcast(double value) { return value - DoubleVec{}; }
+
+/// v in a register: where it is used several times, compilers would load it for each of them.
+template <class V>
+NORMACT_SIMD V loaded_once(V v) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(v));
+#elif defined(__x86_64__)
+  asm("" : "+x"(v));
+#elif defined(__aarch64__)
+  asm("" : "+w"(v));
+#endif
+  return v;
+}
 
 // ---- Masks ----------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,10 @@ set(NORMACT_CPU_SOURCES
     cpp/cpu/thread_pool.cpp)
 
 set(NORMACT_CPU_KERNEL_FLAGS -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math)
+# GCC gives registers loop by loop: without this, what is kept across a short loop took them from the loop's own sums.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND NORMACT_CPU_KERNEL_FLAGS -fira-region=all)
+endif()
 
 # normact_cpu_kernels(NAME FLAGS...) adds cpp/cpu/{kernels,channel,pointwise}_NAME.cpp, built with these flags. The pointwise
 # loops test for absent biases and sums inside: a copy of each loop for each combination would be most of the library.
