@@ -335,8 +335,11 @@ def make_bytes(x: Any, count: int) -> Any:
 
 
 def mask_bytes(x: Any) -> int:
-    """The bytes of one bit for each element of x."""
-    return (math.prod(x.shape) + 7) // 8
+    """The bytes of one bit for each element of x; of what has no shape 0, as nothing is made like it."""
+    try:
+        return (math.prod(x.shape) + 7) // 8
+    except AttributeError:
+        return 0
 
 
 def stream_handle(stream: Any, function: str) -> int:

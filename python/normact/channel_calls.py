@@ -53,10 +53,10 @@ def statistics(shape: tuple[int, ...], wanted: bool | Joined) -> tuple[Any, Any]
 
 
 def size_along(x: Any, axis: Any) -> int:
-    """x.shape[axis]; of a wrong axis 0, as the library refuses it."""
+    """x.shape[axis]; of a wrong axis, or of what has no shape, 0, as the library refuses it or makes nothing for it."""
     try:
         return x.shape[axis]
-    except (IndexError, TypeError):
+    except (AttributeError, IndexError, TypeError):
         return 0
 
 
@@ -252,4 +252,9 @@ def group_backward(
 def instance_groups(x: Any, channel_axis: int, function: str) -> int:
     """The number of groups that makes a group norm an instance norm: that of the channels, or 1 where there is none."""
     family_of(x, function)  # of what is no array, the sentence that says so
+    if not hasattr(x, "shape"):
+        kind = f"{type(x).__module__}.{type(x).__qualname__}"
+        raise TypeError(
+            f"{function}: x is of type {kind}, which has no shape; expected an array whose channels can be counted"
+        )
     return size_along(x, channel_axis) or 1

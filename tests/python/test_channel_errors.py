@@ -327,3 +327,15 @@ def test_row_variants_are_no_business_of_channels():
     for call in (lambda: normact.batch_norm(X, training=True), lambda: normact.group_norm(X, 1)):
         with normact.row_variant("warp"), pytest.raises(NotImplementedError, match="_norm: .*row kernel"):
             call()
+
+
+@pytest.mark.parametrize("x", [None, 3, "x", [[1.0, 2.0]]], ids=str)
+def test_no_arrays_with_masks_and_statistics(x: Any):
+    for call in (
+        lambda: normact.relu(x, return_mask=True),
+        lambda: normact.group_norm(x, 1, return_stats=True),
+        lambda: normact.batch_norm(x, training=True, return_stats=True),
+        lambda: normact.batch_norm(x, training=True, activation="relu", return_mask=True),
+    ):
+        with pytest.raises(TypeError, match=r"_norm: x is of type|^relu: x is of type"):
+            call()

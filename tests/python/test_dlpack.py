@@ -34,6 +34,35 @@ def described(x: Any) -> tuple[int, tuple[int, ...], tuple[int, ...] | None]:
     return address, shape, strides
 
 
+def test_producers_without_a_shape():
+    """Serve where all outputs are given; a function that has to count channels says so."""
+    x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    empty = lambda *shape: np.empty(shape, np.float32)  # noqa: E731
+
+    y, mask = empty(4, 6), np.empty(3, np.uint8)
+    want = normact.relu(x, return_mask=True)
+    normact.relu(producers.Producer(x), return_mask=True, out=(y, mask))
+    np.testing.assert_array_equal(y, want.y)
+    np.testing.assert_array_equal(mask, want.mask)
+
+    want = normact.group_norm(x, 2, return_stats=True)
+    found = normact.group_norm(producers.Producer(x), 2, return_stats=True, out=(empty(4, 6), empty(4, 2), empty(4, 2)))
+    for name in ("y", "mean", "rstd"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(want, name))
+
+    options: dict[str, Any] = dict(training=True, activation="relu", return_mask=True, return_stats=True)
+    want = normact.batch_norm(x, **options)
+    out = empty(4, 6), empty(6), empty(6), np.empty(3, np.uint8)
+    found = normact.batch_norm(producers.Producer(x), **options, out=out)
+    for name in ("y", "mean", "rstd", "mask"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(want, name))
+
+    with pytest.raises(
+        TypeError, match=r"^instance_norm: x is of type .*Producer, which has no shape; expected an array"
+    ):
+        normact.instance_norm(producers.Producer(x.reshape(2, 2, 6)), out=empty(2, 2, 6))
+
+
 # ---- Without a copy ----
 
 
