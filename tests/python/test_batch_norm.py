@@ -316,7 +316,7 @@ def test_nan_stays_in_its_channel(device: Device, dtype: str, nhwc: bool) -> Non
     np.testing.assert_array_equal(device.values(grads.dx)[:, others], device.values(want.dx)[:, others])
 
 
-# Kept, as slabs of rows and of planes, as bands, by rings, by launches, and element by element.
+# Small and large, of whole packs and not: a GPU has several orders for these, each with its own factors of the sums.
 @pytest.mark.parametrize(
     "shape", [(4, 12, 5, 3), (8, 64, 28, 28), (64, 256, 7, 7), (16, 24, 64, 64), (16, 256, 28, 28)]
 )
