@@ -75,8 +75,9 @@ Status place(const Present& x, const Space& space, Purpose purpose, Present* pre
   int64_t& step = present->stride[space.axis];
   const int64_t apart = space.layout == NORMACT_GATE_SPLIT ? space.shape[space.axis] * step : step;
   if (space.layout == NORMACT_GATE_INTERLEAVED) step *= 2;
-  // The data of a query or of an empty tensor is no address to count from.
-  const bool counts = purpose == Purpose::run && present->array.size > 0;
+  // The data of a query or of an empty tensor is no address to count from, but for the next element: whether gates
+  // alternate decides what is copied.
+  const bool counts = present->array.size > 0 && (purpose == Purpose::run || space.layout == NORMACT_GATE_INTERLEAVED);
   char* second = counts ? present->array.data + apart * present->array.element : present->array.data;
   *argument.second = {second, present->array.dtype, {}};
   return {};

@@ -80,6 +80,14 @@ bool plan_gather_copy(const PointwiseGeometry& g, const View& view, LayoutCopy* 
   return plan_layout_copy(g.ndim, dims, size_of(view.dtype), copy);
 }
 
+/// Whether gates alternate with what they gate. A query knows it only of those in one tensor; of two it asks for room
+/// that a call may not need.
+bool alternate(const PointwiseProblem& p, const View& gate, const View& up) {
+  const int last = p.geometry.ndim - 1;
+  const char* second = static_cast<const char*>(gate.data) + size_of(p.dtype);
+  return p.gated && up.data == second && gate.stride[last] == 2 && up.stride[last] == 2;
+}
+
 /// The inputs that are no arrays; count 0 if there are none, or copies of them are of no use.
 template <class Problem, class Serves>
 Views odd_inputs(const Problem& given, const Operands& operands, Serves serves) {
@@ -99,13 +107,11 @@ Views odd_inputs(const Problem& given, const Operands& operands, Serves serves) 
   for (const Views& views : {trial.inputs, trial.outputs, trial.biases}) {
     for (View* view : views) view->data = query_address();
   }
-  // Gates that alternate stay one element apart.
-  const char* up = static_cast<const char*>(given.x.data) + size_of(given.dtype);
-  if (given.gated && given.up.data == up) {
+  if (alternate(given, given.x, given.up))
     problem.up.data = behind(problem.x.data, static_cast<size_t>(size_of(given.dtype)));
-  }
   if (serves(problem)) return {};
   become_arrays(&problem, trial);
+  problem.up.data = given.up.data == nullptr ? nullptr : query_address();
   if (!serves(problem)) return {};
   for (const View* input : odd) {
     LayoutCopy copy;

@@ -54,7 +54,7 @@ Status read_desc(const normact_gated_desc* given, normact_gated_desc* desc, norm
     return invalid("desc->up_offset is ", desc->up_offset, "; expected a finite number");
   problem->gated = true;
   problem->limit = desc->limit == 0 ? std::numeric_limits<double>::infinity() : desc->limit;
-  problem->up_offset = desc->up_offset;
+  problem->up_offset = desc->up_offset == 0 ? -0.0 : desc->up_offset;  // adding which leaves the sign of a zero
   return {};
 }
 

@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(kPointwiseThreads, kColumnBlocks<T, kGated>)
       int64_t in_row = space.fold == 1 ? column : column % space.partials;
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
-        value[j] = A(0);
+        value[j] = A(-0.0);  // leaves the sign of a zero
         if (view.data != nullptr) {
           const int64_t entry = space.inner == 1 ? in_row : in_row / space.inner;
           value[j] = Parameter<T>(view).at(entry * view.stride[p.geometry.bias_dim]);
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(kPointwiseThreads, kGated ? 2 : 4)
   const int64_t begin = space.begin_of(groups, part), end = space.begin_of(groups, part + 1);
   Sums sums;
   const auto load_bias = [&](const View& view, auto& value) {
-    const A entry = view.data != nullptr ? Parameter<T>(view).at(channel * view.stride[p.geometry.bias_dim]) : A(0);
+    const A entry = view.data != nullptr ? Parameter<T>(view).at(channel * view.stride[p.geometry.bias_dim]) : A(-0.0);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) value[j] = entry;
   };

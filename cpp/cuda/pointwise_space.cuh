@@ -3,7 +3,7 @@
 //
 // A pack is kPackSize elements that are neighbours in every tensor of x's shape. A space says which kVectors packs a
 // thread computes: its Cursor has holds(v), whether there is a pack v, and offset<T>(view, v), where it begins. Its
-// Bias adds the biases of a pack.
+// Bias adds the biases of a pack: where there is none, nothing or -0, which leaves the sign of a zero.
 //
 //   FlatSpace    each tensor is one array in the order of the index space; no bias
 //   BiasedSpace  the same with a bias along any dimension: found for each pack
@@ -66,7 +66,7 @@ struct FlatSpace {
     __device__ __forceinline__ Bias(const FlatSpace&, const View&) {}
     template <class Cursor>
     __device__ __forceinline__ void add(const Cursor&, int, Accumulator<T> (&)[kPackSize<T>]) const {}
-    __device__ __forceinline__ Accumulator<T> of_element(int64_t) const { return Accumulator<T>(0); }
+    __device__ __forceinline__ Accumulator<T> of_element(int64_t) const { return Accumulator<T>(-0.0); }
   };
 
   /// The element after the last whole pack that this thread of the last block computes; -1: none.
@@ -126,7 +126,7 @@ struct BiasedSpace : FlatSpace {
 
     /// For problems that have a tail: not those whose rows are whole packs.
     __device__ __forceinline__ A of_element(int64_t element) const {
-      if (values.data == nullptr) return A(0);
+      if (values.data == nullptr) return A(-0.0);
       const auto at = static_cast<unsigned>(element);
       return entry(space.inner.quotient(at));
     }
@@ -207,7 +207,7 @@ struct TileSpace {
 #pragma unroll
       for (int j = 0; j < kPackSize<T>; ++j) to[j] += value[j];
     }
-    __device__ __forceinline__ A of_element(int64_t) const { return A(0); }
+    __device__ __forceinline__ A of_element(int64_t) const { return A(-0.0); }
   };
 
   template <class T>
@@ -286,7 +286,7 @@ struct InterleavedSpace : TileSpace {
       for (int j = 0; j < kPackSize<T>; ++j) {
         value[j] = present
                        ? Parameter<T>(view).at((int64_t{cursor.column} * kPackSize<T> + j) * view.stride[space.last])
-                       : A(0);
+                       : A(-0.0);
       }
     }
     template <class Cursor>
@@ -294,7 +294,7 @@ struct InterleavedSpace : TileSpace {
 #pragma unroll
       for (int j = 0; j < kPackSize<T>; ++j) to[j] += value[j];
     }
-    __device__ __forceinline__ A of_element(int64_t) const { return A(0); }
+    __device__ __forceinline__ A of_element(int64_t) const { return A(-0.0); }
   };
 };
 

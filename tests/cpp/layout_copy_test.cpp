@@ -244,6 +244,22 @@ TEST(gates_that_alternate_stay) {
   CHECK_EQ(normact::gather_inputs(&p, nullptr).count, 0);
 }
 
+TEST(windows_of_one_array_are_no_alternating_gates) {
+  PointwiseForward p = activation<PointwiseForward>({60000, 3, 4}, -1);
+  p.dtype = DType::f32;
+  p.gated = true;
+  p.y = p.x = p.up = tensor({12, 4, 1});
+  p.y.dtype = p.x.dtype = p.up.dtype = DType::f32;
+  p.x.stride[0] = p.up.stride[0] = 32;
+  p.x.stride[1] = p.up.stride[1] = 8;
+  p.y.data = memory + 64;
+  PointwiseForward query = p, call = p;
+  call.up.data = memory + 4;
+  alignas(256) static char workspace[256];
+  CHECK_EQ(normact::gather_inputs(&query, workspace).workspace_bytes,
+           normact::gather_inputs(&call, workspace).workspace_bytes);
+}
+
 TEST(a_gate_is_not_copied_over_up) {
   alignas(256) static char workspace[256];
   PointwiseForward p = activation<PointwiseForward>({12800, 7, 7}, -1);

@@ -105,6 +105,7 @@ struct GatedCall {
   normact::PointwiseForward forward{};
   normact::PointwiseBackward backward{};
   normact::Device device{};
+  normact::Purpose purpose = normact::Purpose::run;
 
   GatedCall(normact_gate_layout layout, int32_t axis, const Ints& shape, const Ints& strides = {}) {
     desc.layout = layout;
@@ -134,13 +135,13 @@ struct GatedCall {
 
   normact::Status read_forward() {
     const normact_gated_forward_args args{sizeof args, gate.get(), up.get(), gate_bias.get(), up_bias.get(), y.get()};
-    return normact::read_gated_forward(&desc, &args, normact::Purpose::run, &forward, &device);
+    return normact::read_gated_forward(&desc, &args, purpose, &forward, &device);
   }
 
   normact::Status read_backward() {
     const normact_gated_backward_args args{sizeof args,   dy.get(),    gate.get(), up.get(),         gate_bias.get(),
                                            up_bias.get(), dgate.get(), dup.get(),  dgate_bias.get(), dup_bias.get()};
-    return normact::read_gated_backward(&desc, &args, normact::Purpose::run, &backward, &device);
+    return normact::read_gated_backward(&desc, &args, purpose, &backward, &device);
   }
 };
 

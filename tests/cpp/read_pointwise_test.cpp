@@ -313,6 +313,14 @@ TEST(packed_tensors_without_biases_merge) {
   EXPECT_TEXT(view_text(last.backward.geometry, last.backward.dup_bias), "absent");
 }
 
+TEST(a_query_knows_what_alternates) {
+  GatedCall call = GatedCall(NORMACT_GATE_INTERLEAVED, -1, {6, 8}).without_biases();
+  call.purpose = normact::Purpose::query;
+  EXPECT_OK(call.read_forward());
+  const auto address = [](const normact::View& view) { return reinterpret_cast<uintptr_t>(view.data); };
+  CHECK_EQ(address(call.forward.up), address(call.forward.x) + sizeof(float));
+}
+
 TEST(separate_gates) {
   GatedCall call(NORMACT_GATE_SEPARATE, 1, {2, 3, 4});
   call.up.strides = {24, 8, 2};

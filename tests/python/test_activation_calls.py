@@ -171,10 +171,18 @@ def test_masks_of_special_values(device: Device) -> None:
 
 @pytest.mark.parametrize("layout", ["contiguous", "every_second_column"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
-def test_without_a_bias_zeros_keep_their_sign(device: Device, dtype: str, layout: str) -> None:
-    """However they lie in memory."""
-    x = LAYOUTS[layout](device, np.full((3, 40), -0.0), dtype)
+@pytest.mark.parametrize("cols", [40, 41, 48])
+def test_without_a_bias_zeros_keep_their_sign(device: Device, dtype: str, layout: str, cols: int) -> None:
+    """However they lie in memory, also in gates."""
+    x = LAYOUTS[layout](device, np.full((3, cols), -0.0), dtype)
     assert np.signbit(device.values(normact.activation(x, "identity"))).all()
+    one = device.array(np.ones((3, cols)), dtype)
+    assert np.signbit(device.values(normact.gated(x, one, "identity"))).all()
+    assert np.signbit(device.values(normact.gated(one, x, "identity"))).all()
+    if cols % 2:
+        return
+    pairs = LAYOUTS[layout](device, np.tile([-0.0, 1.0], (3, cols // 2)), dtype)
+    assert np.signbit(device.values(normact.gated(pairs, kind="identity", layout="interleaved"))).all()
 
 
 # ---- Outputs ----

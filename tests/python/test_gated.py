@@ -107,6 +107,18 @@ def test_halves_of_one_tensor(device: Device, layout: str, dtype: str) -> None:
     np.testing.assert_array_equal(device.bits(gated_backward(problem, given).dx), both)
 
 
+def test_windows_of_one_tensor(device: Device) -> None:
+    """An element apart, but not alternating."""
+    for dtype, shape in (("float32", (60_000, 4, 8)), ("bfloat16", (20_000, 4, 16))):
+        whole = device.array(np.random.default_rng(6).standard_normal(shape), dtype)
+        gate, up = whole[:, :3, : shape[2] // 2], whole[:, :3, 1 : shape[2] // 2 + 1]
+        apart = [device.array(device.values(each), dtype) for each in (gate, up)]
+        np.testing.assert_array_equal(device.bits(normact.swiglu(gate, up)), device.bits(normact.swiglu(*apart)))
+        for found, want in zip(normact.swiglu_backward(up, gate, up), normact.swiglu_backward(apart[1], *apart)):
+            if want is not None:
+                np.testing.assert_array_equal(device.bits(found), device.bits(want))
+
+
 @dtypes
 def test_infinity_and_nan(device: Device, dtype: str) -> None:
     """NaN on either side is NaN; infinity is bounded where there is a bound."""
