@@ -119,11 +119,11 @@ Status read_norm_backward(const normact_norm_desc* desc, const normact_norm_back
       {"weight", args.weight, Role::parameter, false, 0, &p.weight, io},
       {"mean", args.mean, Role::statistic, false, 0, &p.mean},
       {"rstd", args.rstd, Role::statistic, false, 0, &p.rstd},
-      {"bias", is_identity(p.activation) ? nullptr : args.bias, Role::parameter, false, 0, &p.bias, io},
       {"dx", args.dx, Role::element, true, bit(kDy) | bit(kX) | bit(kDresidual), &p.dx, io},
       {"dweight", args.dweight, Role::parameter, true, 0, &p.dweight, io},
       {"dbias", args.dbias, Role::parameter, true, 0, &p.dbias, io},
       {"daddend", args.daddend, Role::element, true, bit(kX) | bit(kDresidual), &p.daddend},
+      {"bias", args.bias, Role::parameter, false, 0, is_identity(p.activation) ? nullptr : &p.bias, io},
   };
   NORMACT_TRY(read_row_arguments(table, what.num_axes, what.axes, purpose, problem, device));
   p.io_dtype = p.dy.dtype;

@@ -16,6 +16,8 @@ uint64_t dims_of(Role role, uint64_t axes) {
 
 bool has_cols(const Present& present) { return present.argument->role != Role::statistic; }
 
+bool is_read(const Present& present) { return static_cast<const RowArgument*>(present.argument)->operand != nullptr; }
+
 Operand& operand_of(const Present& present) { return *static_cast<const RowArgument*>(present.argument)->operand; }
 
 const char* shape_text(Role role) {
@@ -76,6 +78,24 @@ void finish_trivial(std::span<const Present> all, RowGeometry* geometry) {
   }
 }
 
+// Checks the inputs, or the outputs, and fills their operands but for strides.
+Status fill_operands(std::span<Present> all, uint64_t normalised, bool outputs) {
+  const Array& x = all[0].array;
+  for (Present& present : all) {
+    if (present.argument->output != outputs) continue;
+    const Role role = present.argument->role;
+    const uint64_t dims = dims_of(role, normalised);
+    NORMACT_TRY(check_device(present, all[0]));
+    NORMACT_TRY(check_dtype(present, like_of(present, all)));
+    if (!align(present.array, x.ndim, x.shape, dims, present.stride)) [[unlikely]]
+      return wrong_shape(present, x.ndim, x.shape, dims, shape_text(role));
+    if (!is_read(present)) continue;
+    operand_of(present).data = present.array.data;
+    operand_of(present).dtype = present.array.dtype;
+  }
+  return {};
+}
+
 Status merge_geometry(uint64_t axes, std::span<const Present> all, RowProblem* problem) {
   const Present& x = all[0];
   RowGeometry& geometry = problem->geometry;
@@ -121,18 +141,13 @@ Status read_row_arguments(std::span<const RowArgument> arguments, int32_t num_ax
   const Present& x = storage[0];
   uint64_t normalised;
   NORMACT_TRY(read_axes(x, num_axes, axes, &normalised));
-  for (Present& present : all) {
-    const Role role = present.argument->role;
-    const uint64_t dims = dims_of(role, normalised);
-    NORMACT_TRY(check_device(present, x));
-    NORMACT_TRY(check_dtype(present, like_of(present, all)));
-    if (!align(present.array, x.array.ndim, x.array.shape, dims, present.stride)) [[unlikely]]
-      return wrong_shape(present, x.array.ndim, x.array.shape, dims, shape_text(role));
-    operand_of(present).data = present.array.data;
-    operand_of(present).dtype = present.array.dtype;
-  }
+  // Inputs first: what was made like a wrong one is wrong, too.
+  NORMACT_TRY(fill_operands(all, normalised, false));
+  NORMACT_TRY(fill_operands(all, normalised, true));
   *device = x.array.device;
-  NORMACT_TRY(merge_geometry(normalised, all, problem));
+  size_t read = all.size();
+  while (!is_read(all[read - 1])) --read;
+  NORMACT_TRY(merge_geometry(normalised, all.first(read), problem));
   return purpose == Purpose::query ? Status() : check_overlaps(all);
 }
 

@@ -13,7 +13,7 @@ namespace normact {
 
 /// One row of a reader's table.
 struct RowArgument : TensorArgument {
-  Operand* operand;    // filled; data stays null when absent
+  Operand* operand;    // filled; data stays null when absent. Null, last in the table: checked, but not read
   uint64_t like_of{};  // the place of the argument, which is present, whose dtype decides this one's; 0 is x
 };
 

@@ -251,7 +251,7 @@ nb::any norm_backward(int kind, nb::handle dy_object, nb::handle x_object, nb::h
   x.read(x_object, "x", Access::read, call);
   weight.read_optional(weight_object, "weight", Access::read, call);
   const NormActivation act(activation, call);
-  if (!activation.is_none()) bias.read_optional(bias_object, "bias", Access::read, call);
+  bias.read_optional(bias_object, "bias", Access::read, call);
   if (!mean.read_joined(mean_object, rstd_object, Access::read, call, &rstd)) {
     mean.read_optional(mean_object, "mean", Access::read, call);
     rstd.read(rstd_object, "rstd", Access::read, call);

@@ -105,6 +105,16 @@ DLDevice device_of(PyObject* object, const char* name, const Call& call) try {
         " whose __dlpack_device__() gives something else; expected a tuple of two ints");
 }
 
+// TensorFlow ends the process when it is asked for the memory of strings and handles.
+void check_tensorflow(nb::handle object, const char* name, const Call& call) {
+  const nb::object dtype = object.attr("dtype");
+  for (const char* kind : {"is_floating", "is_integer", "is_bool", "is_complex"}) {
+    if (nb::cast<bool>(dtype.attr(kind))) return;
+  }
+  raise(PyExc_TypeError, call.function, ": ", name, " has dtype ", nb::cast<std::string>(dtype.attr("name")),
+        "; expected float64, float32, float16 or bfloat16");
+}
+
 // NumPy and CuPy know bfloat16 only as ml_dtypes' extension type, which their __dlpack__ refuses.
 bool is_extension_bfloat16(nb::handle object, const ArrayType& type) {
   if (type.framework != Framework::numpy && type.framework != Framework::cupy) return false;
@@ -204,6 +214,7 @@ void TensorArg::take_by_protocol(PyObject* object, ArrayType& type, const char* 
       if (type.framework != Framework::tensorflow) stream = nb::int_(ordered ? -1 : call.stream.dlpack_number());
     }
   }
+  if (type.framework == Framework::tensorflow) check_tensorflow(object, name, call);
   nb::object capsule = dlpack_of(object, type, stream.ptr());
   const bool bfloat16 = !capsule.is_valid() && PyErr_ExceptionMatches(PyExc_BufferError) != 0 && [&] {
     nb::error_scope pending;

@@ -66,7 +66,8 @@ def _options(kind: str, axis: Any, alpha: Any, beta: Any, threshold: Any, limit:
 def _empty_output(function: str, gate: Any, up: Any, axis: Any) -> Any:
     """y, in memory as gate is; with half the size of a packed one. A wrong axis is left for the library to refuse."""
     family = family_of(gate, function, "gate")
-    packed = up is None and isinstance(axis, int) and -len(gate.shape) <= axis < len(gate.shape)
+    ndim = len(getattr(gate, "shape", ()))
+    packed = up is None and isinstance(axis, int) and -ndim <= axis < ndim
     return family.empty_half(gate, axis) if packed else family.empty_like(gate)
 
 

@@ -233,6 +233,18 @@ def test_tensorflow_variables_and_symbols_are_refused():
         tf.function(normact.rms_norm, autograph=False)(tf.constant(X))
 
 
+def test_tensorflow_strings_are_refused():
+    """TensorFlow itself ends the process when it is asked for their memory."""
+    import tensorflow as tf
+
+    with pytest.raises(TypeError, match="gelu: x has dtype string; expected float64, float32, float16 or bfloat16"):
+        normact.gelu(tf.constant(["a", "b"]))
+    with pytest.raises(TypeError, match="layer_norm: weight has dtype variant; expected float64"):
+        normact.layer_norm(
+            tf.constant(X), tf.raw_ops.EmptyTensorList(element_shape=[1], max_num_elements=2, element_dtype=tf.float32)
+        )
+
+
 def test_tensorflow_tensors_are_no_outputs():
     import tensorflow as tf
 
@@ -289,6 +301,12 @@ def test_forward_arguments(options: dict[str, Any], error: type[Exception], matc
         ({"rstd": np.ones(3, np.float16)}, "layer_norm_backward: rstd has dtype float16; expected float32"),
         ({"dresidual": X.T}, "layer_norm_backward: dresidual has shape"),
         ({"weight": np.ones(3, np.float32)}, r"layer_norm_backward: weight has shape \(3,\)"),
+        ({"bias": np.ones(3, np.float32)}, r"layer_norm_backward: bias has shape \(3,\); expected \(4,\)"),
+        ({"bias": np.ones(4, np.float16)}, "layer_norm_backward: bias has dtype float16; expected float32"),
+        (
+            {"bias": np.ones(3, np.float32), "out": (None, None, np.ones(4, np.float32))},
+            r"layer_norm_backward: bias has shape \(3,\)",
+        ),
         ({"out": (None, None, None, X)}, "layer_norm_backward: out.daddend is given, .*expected None"),
         ({"out": (None, np.ones(4, np.float32))}, "layer_norm_backward: out.dweight is given, .*expected None"),
     ],

@@ -188,7 +188,7 @@ typedef struct normact_norm_backward_args {
   const normact_tensor* dx;        /* out */
   const normact_tensor* dweight;   /* out, NULL: not wanted */
   const normact_tensor* dbias;     /* out, NULL: not wanted */
-  const normact_tensor* bias;      /* the forward's, NULL: 0; an activation's h needs it, else it is not looked at */
+  const normact_tensor* bias;      /* the forward's, NULL: 0; values are read only for an activation's h */
   const normact_tensor* daddend;   /* out, NULL: not wanted; fp32, only where dy has 16 bits and x is fp32 */
 } normact_norm_backward_args;
 
