@@ -95,6 +95,37 @@ def test_shapes_under_autocast() -> None:
         assert nt.layer_norm(torch.empty(2, 8, device="meta"), 8).shape == (2, 8)
 
 
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda x: nt.layer_norm(x, 4, x[0, :3]), ValueError, r"layer_norm: weight has shape \(3,\); expected \(4,\)"),
+        (lambda x: nt.rms_norm(x, 4, residual=x[:2]), ValueError, r"residual has shape \(2, 4\); expected \(6, 4\)"),
+        (lambda x: nt.layer_norm(x, 4, x[0].half()), ValueError, "weight has dtype float16; expected float32"),
+        (
+            lambda x: nt.layer_norm(x, 4, activation="gulu"),
+            ValueError,
+            "layer_norm: activation is 'gulu'; expected one",
+        ),
+        (lambda x: nt.gelu(x.int()), TypeError, "activation: x has dtype int32; expected one of float64, float32"),
+        (lambda x: nt.gelu(x, bias=x[0, :3]), ValueError, r"activation: bias has shape \(3,\); expected \(4,\)"),
+        (lambda x: nt.activation(x, "gulu"), ValueError, "activation: kind is 'gulu'; expected one of"),
+        (lambda x: nt.swiglu(x[:, :3]), ValueError, "gated: gate has size 3 along axis -1; expected an even size"),
+        (lambda x: nt.swiglu(x, x[:2]), ValueError, r"gated: up has shape \(2, 4\); expected \(6, 4\)"),
+        (lambda x: nt.swiglu(x, x.half()), ValueError, "gated: up has dtype float16; expected float32"),
+        (lambda x: nt.group_norm(x, 3), ValueError, "group_norm: x has size 4 along axis 1; expected a multiple of"),
+        (lambda x: nt.group_norm(x[0], 2), ValueError, r"group_norm: x has shape \(4,\); expected at least 2 axes"),
+        (lambda x: nt.batch_norm(x, None, None, x[0, :2], training=True), ValueError, r"weight has shape \(2,\)"),
+        (lambda x: nt.batch_norm(x, x[0, :3], x[0]), ValueError, r"running_mean has shape \(3,\); expected \(4,\)"),
+        (lambda x: nt.batch_norm(x, None, None, training=True, addend=x.T), ValueError, r"addend has shape \(4, 6\)"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_tensors_without_memory(call: Any, error: type[Exception], match: str) -> None:
+    """What `torch.export` would else find out when its program runs."""
+    with pytest.raises(error, match=match):
+        call(torch.empty(6, 4, device="meta"))
+
+
 def test_make_fx_and_fake_tensors_see_operators() -> None:
     """Modes that watch operations: the direct ways past the dispatcher stand back."""
     from torch._subclasses.fake_tensor import FakeTensorMode

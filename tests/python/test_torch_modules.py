@@ -178,7 +178,7 @@ def test_replace_says_what_it_leaves() -> None:
         "  0: Special (a subclass of torch.nn.LayerNorm, whose forward may be another)",
         "  1: TheirRMSNorm (not a class of PyTorch)",
         "  2: LocalResponseNorm (normact has no such module)",
-        "  3: LazyBatchNorm2d (its size is not known yet: call replace() after the first forward)",
+        "  3: LazyBatchNorm2d (its size is not known before its first forward)",
         "  4: LayerNorm (its forward was replaced on the instance)",
         "  5: LayerNorm (its weight is float8_e5m2)",
     ]

@@ -81,8 +81,10 @@ def _apply(
     options = (kind, dim, alpha, beta, threshold)
     if not inplace:
         return call(ACTIVATION, matched((input, bias)), options)
-    # The backward reads the input as it was, if it does not go from the output.
-    kept = input.clone() if torch.is_grad_enabled() and kind not in FROM_OUTPUT else input
+    # The backward reads the input as it was, if it does not go from the output. What is traced may be run with
+    # gradients another time.
+    records = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing()
+    kept = input.clone() if records and kind not in FROM_OUTPUT else input
     return input.copy_(call(ACTIVATION, matched((kept, bias)), options))
 
 

@@ -34,14 +34,14 @@ def call(calls: Calls, tensors: Tensors, options: Options) -> Any:
         return _functional(calls, calls.forward_op, tensors, options)
     way = _torch_way(tensors)
     if way == _WATCHED:
-        _check_tensors(op.name, op.tensors, tensors)
+        check_tensors(op.name, op.tensors, tensors)
         sharding.register()
         inside = peek_interpreter_stack() is not None
         return _functional(calls, calls.transformed.apply if inside else calls.forward_op, tensors, options)
     try:
         return (calls.eager if way == _RECORDED else calls.direct)(*tensors, options)
     except (TypeError, RuntimeError):
-        _check_tensors(op.name, op.tensors, tensors)  # a nested tensor may be a plain torch.Tensor
+        check_tensors(op.name, op.tensors, tensors)  # a nested tensor may be a plain torch.Tensor
         raise
 
 
@@ -49,17 +49,16 @@ def _functional(calls: Calls, function: Any, tensors: Tensors, options: Options)
     """Through a function that returns the new values of what is updated."""
     op = calls.op
     outputs = function(*tensors, *options)
-    if op.states:
-        with torch.no_grad():
-            for state, new in zip(tensors[len(tensors) - op.states :], outputs[len(op.outputs) :]):
-                if state is not None:
-                    state.copy_(new)
+    if op.states:  # whose new values need no gradient: under torch.no_grad(), torch.export could not be saved
+        for state, new in zip(tensors[len(tensors) - op.states :], outputs[len(op.outputs) :]):
+            if state is not None:
+                state.copy_(new)
     if len(op.outputs) + op.states == 1:
         return outputs
     return outputs[0] if op.returned == 1 else tuple(outputs[: op.returned])
 
 
-def _check_tensors(function: str, names: tuple[str, ...], tensors: Tensors) -> None:
+def check_tensors(function: str, names: tuple[str, ...], tensors: Tensors) -> None:
     """TypeError if something is no tensor, nor of a subclass, or a nested one."""
     for name, tensor in zip(names, tensors):
         if tensor is not None and not isinstance(tensor, torch.Tensor):

@@ -6,7 +6,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from normact.torch.call import call, nested
+import torch
+
+from normact.torch.call import call
 from normact.torch.channel_ops import (
     BATCH_NORM,
     BATCH_NORM_ADD,
@@ -97,8 +99,6 @@ def instance_norm(
     if not use_input_stats:
         running = kept_in(name, input, running_mean, running_var)
         return call(BATCH_NORM, tensors + running, (False, eps, activation, alpha))
-    if input.is_nested:  # before it is asked for its shape
-        raise nested(name, "input")
     if input.ndim < 2:
         raise ValueError(f"{name}: input is {input.ndim}-D; expected at least 2 dimensions, (N, C, ...)")
     options = (input.shape[1] or 1, eps, activation, alpha)
@@ -173,11 +173,11 @@ def batch_norm(
     [[0.0], [1.0]]
     """
     check_tensor("batch_norm", "input", input)
-    running = kept_in("batch_norm", input, running_mean, running_var)
     if addend is None:
         tensors, plain, updating = matched((input, weight, bias)), BATCH_NORM, BATCH_NORM_UPDATE
     else:
         tensors, plain, updating = matched((input, addend, weight, bias), 2), BATCH_NORM_ADD, BATCH_NORM_ADD_UPDATE
+    running = kept_in("batch_norm", tensors[0], running_mean, running_var)
     options = (bool(training), eps, activation, alpha)
     if not training or (running_mean is None and running_var is None):
         return call(plain, tensors + running, options)
@@ -193,9 +193,21 @@ def kept_in(function: str, input: Any, mean: Any, variance: Any) -> tuple[Any, A
 
 
 def _kept(function: str, name: str, statistic: Any, dtype: Any) -> Any:
-    if statistic is None or getattr(statistic, "dtype", None) is dtype:
-        return statistic
+    if statistic is None:
+        return None
     check_tensor(function, name, statistic)
+    if statistic.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"{function}: {name} requires a gradient, which a running statistic has none of; expected a "
+            "tensor that does not"
+        )
+    if statistic.dtype is dtype:
+        return statistic
+    if not statistic.is_floating_point():
+        raise TypeError(
+            f"{function}: {name} has dtype {str(statistic.dtype).removeprefix('torch.')}; expected a "
+            "floating-point one, of which rounding leaves something"
+        )
     return statistic.to(dtype)
 
 

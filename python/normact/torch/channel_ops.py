@@ -12,8 +12,9 @@ from normact import channel_calls
 from normact.activation_calls import FROM_OUTPUT
 from normact.norm_calls import activation_argument
 from normact.outputs import JOINED
+from normact.torch import fakes
 from normact.torch.functions import build
-from normact.torch.op import Joined, Op, Options, Tensors, Wanted, statistic_dtype
+from normact.torch.op import Joined, Op, Options, Shapes, Tensors, Wanted, statistic_dtype
 
 _ACTIVATION = ("str? activation", "float? alpha")
 
@@ -50,6 +51,13 @@ def _group(name: str, updates: bool) -> Op:
         x = tensors[0]
         return torch.empty_like(x), *_statistics(x, x.shape[0], options[0])
 
+    def shapes(tensors: Tensors, options: Options) -> Shapes:
+        x, (num_groups, _, activation, alpha, *_) = tensors[0], options
+        activation_argument(name, activation, alpha)
+        channels = fakes.channels_of(name, x)
+        fakes.check_divides(name, "x", x, 1, num_groups, f"a multiple of num_groups, {num_groups}")
+        return None, *((channels,),) * (len(tensors) - 1)
+
     return Op(
         name=f"{name}_update" if updates else name,
         tensors=("x", "weight?", "bias?", *(("running_mean", "running_var") if updates else ())),
@@ -63,6 +71,7 @@ def _group(name: str, updates: bool) -> Op:
         forward=forward,
         backward=backward,
         empty=empty,
+        shapes=shapes,
         states=2 if updates else 0,
         divisible=lambda ndim, names, options: None if updates else (0,),
         divided=("x", "y", "mean", "rstd"),
@@ -115,6 +124,13 @@ def _batch(name: str, addend: bool, updates: bool) -> Op:
         x = tensors[0]
         return torch.empty_like(x), *_statistics(x, x.shape[1])
 
+    def shapes(tensors: Tensors, options: Options) -> Shapes:
+        x, (_, _, activation, alpha, *_) = tensors[0], options
+        activation_argument("batch_norm", activation, alpha)
+        channel = (fakes.channels_of("batch_norm", x),)
+        of_states = (channel, channel, None) if updates else (channel, channel)
+        return None, *((x.shape,) if addend else ()), channel, channel, *of_states
+
     of_tensors = (0, *((3,) if addend else ()), 1, 2)
     states = (*running, "num_batches_tracked?") if updates else running
     return Op(
@@ -130,6 +146,7 @@ def _batch(name: str, addend: bool, updates: bool) -> Op:
         forward=forward,
         backward=backward,
         empty=empty,
+        shapes=shapes,
         states=len(states) if updates else 0,
         divisible=lambda ndim, names, options: None if options[0] else [dim for dim in range(ndim) if dim != 1],
         divided=("x", "addend", "y"),

@@ -144,9 +144,10 @@ def _resolver(op: Op) -> Any:
         there = [grad for grad in grads if grad is not None]
         if any(is_legacy_batchedtensor(grad) for grad in there):
             raise batched_refusal(op.name) from None
-        if not any(grad.is_neg() for grad in there):  # as that of an imaginary part may be
+        # That of an imaginary part may be negated; subclasses drop what they add to their memory.
+        if not any(grad.is_neg() or type(grad) not in library.PLAIN for grad in there):
             return None
-        return tuple(None if grad is None else grad.resolve_neg() for grad in grads)
+        return tuple(None if grad is None else grad.resolve_neg().as_subclass(torch.Tensor) for grad in grads)
 
     return resolved
 
@@ -208,6 +209,10 @@ def _transformed_backward(op: Op, backward_op: Any, refuse: Any) -> Any:
 
 
 def _function(name: str, **methods: Any) -> Any:
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise library.forward_refusal(name.partition("_")[2])
+
+    methods["jvp"] = jvp
     return type(name, (torch.autograd.Function,), {key: staticmethod(value) for key, value in methods.items()})
 
 

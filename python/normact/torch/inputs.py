@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from torch._C import _is_any_autocast_enabled
 
-from normact.torch.call import not_a_tensor
+from normact.torch.call import nested, not_a_tensor
 
 
 def check_tensor(function: str, name: str, value: Any) -> None:
-    """Raises TypeError for what is no tensor of PyTorch."""
+    """Raises TypeError for what is no dense tensor of PyTorch."""
     if not isinstance(value, torch.Tensor):
         raise not_a_tensor(function, name, value)
+    if value.is_nested:
+        raise nested(function, name)
 
 
 _NARROW = (torch.bfloat16, torch.float16)
@@ -41,6 +43,8 @@ def matched(tensors: tuple[Any, ...], count: int = 1, *, mixed: bool = False) ->
     # Not torch.amp.is_autocast_available(device), which PyTorch 2.11 cannot trace.
     if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
         return tensors
+    if not all(tensor is None or isinstance(tensor, torch.Tensor) for tensor in tensors):
+        return tensors  # which is refused where it is used
     dtype, same = like[0].dtype, like
     if not mixed:
         for tensor in like:
@@ -59,6 +63,8 @@ def negative(function: str, dim: int, name: str, tensor: torch.Tensor) -> int:
         except TypeError:
             raise TypeError(f"{function}: dim is of type {type(dim).__name__}; expected an int") from None
     ndim = tensor.ndim
+    if ndim == 0:
+        raise ValueError(f"{function}: {name} is 0-D; expected at least 1 dimension, of which dim is one")
     if not -ndim <= dim < ndim:
         raise ValueError(f"{function}: dim is {dim} and {name} is {ndim}-D; expected one of -{ndim} to {ndim - 1}")
     return dim if dim < 0 else dim - ndim

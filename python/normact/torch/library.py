@@ -10,12 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd import forward_ad
+
+from normact.torch import fakes
 
 if TYPE_CHECKING:
     from normact.torch.op import Op, Tensors
 
 _LIBRARY = torch.library.Library("normact", "DEF")
 _DEVICES = ("CPU", "CUDA")
+
+#: The types that the raw functions take.
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def register(op: Op) -> tuple[Any, Any]:
@@ -39,18 +45,21 @@ def _names(tensors: tuple[str, ...]) -> list[str]:
 
 def _implement(op: Op, forward: str, backward: str) -> None:
     def run(*args: Any) -> Any:
-        tensors, options = op.split(args)
+        _refuse_forward_mode(op)
+        tensors, options = op.split(_plain(args))
         new = tuple(None if state is None else state.clone() for state in _states(op, tensors))
         outputs = op.forward(tensors[: len(tensors) - op.states] + new, options, True)
         return _returned(outputs + _filled(new, tensors[0]))
 
     def run_fake(*args: Any) -> Any:
+        _refuse_forward_mode(op)
         tensors, options = op.split(args)
+        fakes.check(op, tensors, options)
         new = tuple(None if state is None else torch.empty_like(state) for state in _states(op, tensors))
         return _returned(op.empty(tensors, options) + _filled(new, tensors[0]))
 
     def run_backward(*args: Any) -> list[Any]:
-        grads, saved, options, wanted = op.split_backward(args)
+        grads, saved, options, wanted = op.split_backward(_plain(args))
         found = op.backward(grads, saved, options, wanted)
         return [gradient for gradient, there in zip(found, op.present(saved, wanted)) if there]
 
@@ -64,6 +73,31 @@ def _implement(op: Op, forward: str, backward: str) -> None:
         _LIBRARY.impl(backward, run_backward, device)
     torch.library.register_fake(f"normact::{forward}", run_fake, lib=_LIBRARY)
     torch.library.register_fake(f"normact::{backward}", run_backward_fake, lib=_LIBRARY)
+
+
+def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What reaches a kernel has memory: a subclass adds to it what the raw functions refuse to drop."""
+    return tuple(
+        arg.as_subclass(torch.Tensor) if isinstance(arg, torch.Tensor) and type(arg) not in PLAIN else arg
+        for arg in args
+    )
+
+
+def _refuse_forward_mode(op: Op) -> None:
+    """PyTorch calls the kernel of an operator that has no forward mode as if nothing had a tangent.
+
+    Nor can a kernel tell whether something has: it refuses to work at all where tangents may be.
+    """
+    if forward_ad._current_level >= 0:
+        raise forward_refusal(op.name)
+
+
+def forward_refusal(name: str) -> NotImplementedError:
+    """The error about forward mode."""
+    return NotImplementedError(
+        f"normact.torch: {name} was called in forward mode (torch.func.jvp, jacfwd, hessian, forward_ad), which it has "
+        "none of; expected reverse mode, such as torch.func.vjp or jacrev"
+    )
 
 
 def _states(op: Op, tensors: Tensors) -> Tensors:

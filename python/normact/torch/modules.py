@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -177,7 +178,7 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
     def convert_sync_batchnorm(cls, module: nn.Module, process_group: Any = None) -> nn.Module:
         """Makes every batch norm of a model, PyTorch's and normact's, synchronous. In place; returns the model.
 
-        Fused activations and addends stay.
+        Fused activations and addends stay. Subclasses, whose forward may be another, are left with a warning.
 
         Parameters
         ----------
@@ -186,12 +187,20 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         process_group : ProcessGroup, optional
             The processes; default is all.
         """
-        for each in module.modules():
-            if isinstance(each, nn.modules.batchnorm._BatchNorm) and not isinstance(each, cls):
-                converted: Any = each
-                activation = getattr(each, "activation", None)
-                converted.__class__ = cls
-                converted.process_group, converted.activation = process_group, activation
+        from normact.torch.replacement import reason_of_class  # which knows all modules
+
+        for name, each in module.named_modules():
+            if not isinstance(each, nn.modules.batchnorm._BatchNorm) or isinstance(each, cls):
+                continue
+            kind = type(each)
+            if kind not in REPLACEMENTS and not kind.__module__.startswith("normact."):
+                reason = reason_of_class(each)
+                warnings.warn(f"convert_sync_batchnorm: left {name}, a {kind.__name__}: {reason}", stacklevel=2)
+                continue
+            converted: Any = each
+            activation = getattr(each, "activation", None)
+            converted.__class__ = cls
+            converted.process_group, converted.activation = process_group, activation
         return module
 
 

@@ -10,7 +10,7 @@ called, forward and backward. `functions` makes autograd functions of it, `libra
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +33,7 @@ class Quick(NamedTuple):
 
 Tensors = tuple[Any, ...]  # torch.Tensor, or None for an optional one that is not there
 Options = tuple[Any, ...]
+Shapes = tuple[Sequence[Any] | None, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,6 +66,9 @@ class Op:
     backward: Callable[[Tensors, Tensors, Options, Wanted], Tensors]
     #: (tensors, options) -> all outputs, uninitialised, of the right shape, dtype and strides.
     empty: Callable[[Tensors, Options], Tensors]
+    #: (tensors, options) -> the shape that each tensor has to have, or None for any. Raises for wrong options. Only
+    #: tensors without memory are checked by it (`fakes`); of others the library has its own checks.
+    shapes: Callable[[Tensors, Options], Shapes]
     #: The tensors that may have any number of further leading dimensions, which then all outputs have: a vmap over them
     #: is one call. None: it is a call for each.
     leading: tuple[str, ...] = ()

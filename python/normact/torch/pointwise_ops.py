@@ -8,8 +8,9 @@ import torch
 from normact import activation_calls, gated_calls
 from normact.activation_calls import FROM_OUTPUT
 from normact.arrays import half_of
+from normact.torch import fakes
 from normact.torch.functions import build
-from normact.torch.op import Joined, Op, Options, Tensors, Wanted
+from normact.torch.op import Joined, Op, Options, Shapes, Tensors, Wanted
 
 # The tensors and options of an activation: kind, axis, alpha, beta, threshold.
 _ACTIVATION = ("str kind", "int axis", "float? alpha", "float? beta", "float? threshold")
@@ -40,6 +41,12 @@ def _activation_backward(grads: Tensors, saved: Tensors, options: Options, wante
     return activation_calls.backward(name, kind, grads[0], x, y, None, bias, axis, *numbers, None, None, wanted)
 
 
+def _activation_shapes(tensors: Tensors, options: Options) -> Shapes:
+    (x, bias), (kind, axis, *_) = tensors, options
+    activation_calls.kind_number("activation", kind)
+    return None, None if bias is None else (x.shape[axis],)
+
+
 ACTIVATION = build(
     Op(
         name="activation",
@@ -54,6 +61,7 @@ ACTIVATION = build(
         forward=_activation_forward,
         backward=_activation_backward,
         empty=lambda tensors, options: (torch.empty_like(tensors[0]),),
+        shapes=_activation_shapes,
         leading=("x",),
         divisible=lambda ndim, names, options: _dims(ndim, options[1] if "bias" in names else None),
         divided=("x", "y"),
@@ -84,6 +92,16 @@ def _gated_empty(tensors: Tensors, options: Options) -> Tensors:
     return (torch.empty_like(gate if up is not None else half_of(gate, axis)),)
 
 
+def _gated_shapes(tensors: Tensors, options: Options) -> Shapes:
+    gate, up, (kind, layout, axis, *_) = *tensors[:2], options
+    activation_calls.kind_number("gated", kind)
+    gated_calls.layout_number("gated", layout, up)
+    if up is None:
+        fakes.check_divides("gated", "gate", gate, axis, 2, "an even size")
+    of_axis = (gate.shape[axis],)
+    return None, gate.shape, of_axis, of_axis
+
+
 def _gated_divisible(ndim: int, names: tuple[str, ...], options: Options) -> list[int]:
     packed, biased = "up" not in names, "gate_bias" in names or "up_bias" in names
     return _dims(ndim, options[2] if packed or biased else None)
@@ -103,6 +121,7 @@ GATED = build(
         forward=_gated_forward,
         backward=_gated_backward,
         empty=_gated_empty,
+        shapes=_gated_shapes,
         leading=("gate", "up"),
         divisible=_gated_divisible,
         divided=("gate", "up", "y"),

@@ -91,21 +91,22 @@ def _reason(module: nn.Module) -> str | None:
     if kind.__module__.startswith("normact."):
         return None
     if kind not in REPLACEMENTS:
-        return _reason_of_class(module)
+        return reason_of_class(module)
     if "forward" in vars(module):
         return "its forward was replaced on the instance"
     for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
-        if tensor.dtype not in _DTYPES and tensor.is_floating_point():
+        if tensor.dtype not in _DTYPES and (tensor.is_floating_point() or tensor.is_complex()):
             return f"its {name} is {tensor.dtype}".replace("torch.", "")
         if tensor.device.type not in _DEVICES:
             return f"its {name} is on a device of type {tensor.device.type}"
     return None
 
 
-def _reason_of_class(module: nn.Module) -> str | None:
+def reason_of_class(module: nn.Module) -> str | None:
+    """Why a module is not of a class that is replaced; None for what nobody would expect to be."""
     kind = type(module)
     if getattr(kind, "cls_to_become", None) in REPLACEMENTS:
-        return "its size is not known yet: call replace() after the first forward"
+        return "its size is not known before its first forward"
     base = next((base for base in kind.__mro__ if base in REPLACEMENTS), None)
     if base is not None:
         return f"a subclass of torch.nn.{base.__name__}, whose forward may be another"

@@ -12,7 +12,7 @@ import torch
 from normact import _core, norm_calls
 from normact.outputs import JOINED
 from normact.torch.functions import build
-from normact.torch.op import Joined, Op, Options, Quick, Tensors, Wanted, statistic_dtype
+from normact.torch.op import Joined, Op, Options, Quick, Shapes, Tensors, Wanted, statistic_dtype
 
 _OPTIONS = ("int[] axis", "float eps", "float weight_offset", "str? activation", "float? alpha")
 
@@ -83,6 +83,12 @@ def _entry(name: str, kind: int, residual: bool, mixed: bool = False) -> Op:
         like_x = tuple(torch.empty_like(like) for like in ((x, tensors[1] if mixed else x) if residual else (x,)))
         return like_x + tuple(x.new_empty(shape, dtype=statistic_dtype(x.dtype)) for _ in statistics)
 
+    def shapes(tensors: Tensors, options: Options) -> Shapes:
+        x, (axes, _, _, activation, alpha) = tensors[0], options
+        norm_calls.activation_argument(name, activation, alpha)
+        of_axes = [x.shape[axis] for axis in sorted(axis % x.ndim for axis in axes)]
+        return (None, *((x.shape,) if residual else ()), of_axes, of_axes)
+
     return Op(
         name=name,
         tensors=("x", *(("residual",) if residual else ()), "weight?", "bias?"),
@@ -96,6 +102,7 @@ def _entry(name: str, kind: int, residual: bool, mixed: bool = False) -> Op:
         forward=forward,
         backward=_backward(kind, residual),
         empty=empty,
+        shapes=shapes,
         leading=("x", "residual"),
         divisible=lambda ndim, names, options: range(min((axis % ndim for axis in options[0]), default=0)),
         divided=("x", "residual", "y", "sum", "dy", *statistics),

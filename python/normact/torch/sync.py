@@ -14,7 +14,10 @@ import torch.distributed as dist
 
 from normact import batch_norm_parts as parts
 from normact.activation_calls import FROM_OUTPUT
+from normact.torch import fakes
+from normact.torch.call import check_tensors
 from normact.torch.channel_norms import kept_in, write_back
+from normact.torch.channel_ops import BATCH_NORM_ADD_UPDATE
 from normact.torch.functions import refusal
 from normact.torch.inputs import check_tensor, matched
 
@@ -141,10 +144,15 @@ def sync_batch_norm(
             "sync_batch_norm: torch.distributed is not initialised; expected torch.distributed.init_process_group() "
             "to have run, or batch_norm"
         )
-    check_tensor("sync_batch_norm", "input", input)
+    name = "sync_batch_norm"
+    check_tensor(name, "input", input)
     tensors = matched((input, addend, weight, bias), 2)
-    running = kept_in("sync_batch_norm", input, running_mean, running_var)
+    running = kept_in(name, tensors[0], running_mean, running_var)
     states = (*running, num_batches_tracked)
+    # Before the others are met: one process that raises there would leave them waiting.
+    op = BATCH_NORM_ADD_UPDATE.op
+    check_tensors(name, op.tensors, tensors + states)
+    fakes.check(op, tensors + states, (True, eps, activation, alpha, momentum), name)
     y = _Synchronised.apply(*tensors, states, momentum, eps, activation, alpha, group)
     write_back((running_mean, running_var), running)
     return y
