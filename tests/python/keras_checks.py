@@ -245,6 +245,16 @@ def errors(keras: Any, nk: Any) -> None:
         (lambda: nk.SwiGLU("halves"), "SwiGLU: layout is 'halves'; expected 'split' or 'interleaved'"),
         (lambda: nk.GroupNormalization(3)(random(2, 4)), "Number of groups"),
         (lambda: nk.SwiGLU()(random(2, 5)), "gate"),
+        (
+            lambda: nk.SwiGLU()(keras.Input((5,))),
+            "SwiGLU: inputs have 5 entries along axis -1; expected an even number",
+        ),
+        (lambda: nk.GEGLU(axis=9)(keras.Input((5,))), "GEGLU: axis is 9 and inputs are 2-D; expected one of"),
+        (lambda: nk.GEGLU()(keras.Input((5,)), keras.Input((4,))), "GEGLU: up has shape (None, 4); expected (None, 5)"),
+        (
+            lambda: nk.AddRMSNormalization()(keras.Input((3, 5)), keras.Input((5,))),
+            "AddRMSNormalization: residual has shape (None, 5); expected (None, 3, 5), the shape of inputs",
+        ),
     ):
         try:
             make()

@@ -14,6 +14,15 @@ from normact.keras.layers import LayerNormalization, RMSNormalization, data, ser
 Shape = tuple[int | None, ...]
 
 
+def _check_alike(layer: Any, name: str, shape: Shape, first: str, like: Shape) -> None:
+    """ValueError if two shapes differ, as far as they are known."""
+    if len(shape) == len(like) and all(None in (size, other) or size == other for size, other in zip(shape, like)):
+        return
+    raise ValueError(
+        f"{type(layer).__name__}: {name} has shape {tuple(shape)}; expected {tuple(like)}, the shape of {first}"
+    )
+
+
 class _Add:
     """The norm of a sum."""
 
@@ -25,9 +34,10 @@ class _Add:
         y, total = (ops.cast(each, self.compute_dtype) for each in found)
         return y, total
 
-    def compute_output_shape(self, input_shape: Shape) -> tuple[Shape, Shape]:
-        """Both outputs have the shape of the inputs."""
-        return tuple(input_shape), tuple(input_shape)
+    def compute_output_shape(self, inputs_shape: Shape, residual_shape: Shape) -> tuple[Shape, Shape]:
+        """Both outputs have the shape of the inputs. ValueError if these differ."""
+        _check_alike(self, "residual", residual_shape, "inputs", inputs_shape)
+        return tuple(inputs_shape), tuple(inputs_shape)
 
     def compute_mask(self, inputs: Any, previous_mask: Any) -> Any:
         """Both outputs have the mask of the first input."""
@@ -80,10 +90,17 @@ class _Gated(keras.layers.Layer):
         return kernels.gated(gate, other, self.kind, **options)
 
     def compute_output_shape(self, inputs_shape: Shape, up_shape: Shape | None = None) -> Shape:
-        """That of the gate, or with half of what is packed."""
-        shape = list(inputs_shape)
+        """That of the gate, or with half of what is packed. ValueError for shapes or an axis that do not fit."""
+        shape, name = list(inputs_shape), type(self).__name__
+        if not -len(shape) <= self.axis < len(shape):
+            raise ValueError(f"{name}: axis is {self.axis} and inputs are {len(shape)}-D; expected one of their axes")
+        if up_shape is not None:
+            _check_alike(self, "up", up_shape, "inputs", inputs_shape)
+            return tuple(shape)
         size = shape[self.axis]
-        if up_shape is None and size is not None:
+        if size is not None:
+            if size % 2:
+                raise ValueError(f"{name}: inputs have {size} entries along axis {self.axis}; expected an even number")
             shape[self.axis] = size // 2
         return tuple(shape)
 
