@@ -10,10 +10,11 @@ from normact.activation_calls import kind_number, numbers
 from normact.arrays import family_of
 from normact.outputs import ALL, Wanted
 
-_NAMES = {_core.LAYER: "layer_norm", _core.RMS: "rms_norm"}
+#: The functions by kind.
+NAMES = {_core.LAYER: "layer_norm", _core.RMS: "rms_norm"}
 #: Of each kind its forward, of an activation as `activation_argument` says it, on a stream's handle or None.
-FORWARDS = {kind: _core.norm_forward(kind) for kind in _NAMES}
-_BACKWARD_NAMES = {kind: f"{name}_backward" for kind, name in _NAMES.items()}
+FORWARDS = {kind: _core.norm_forward(kind) for kind in NAMES}
+_BACKWARD_NAMES = {kind: f"{name}_backward" for kind, name in NAMES.items()}
 # Of each output its name and that of the array which it is like.
 OUTPUTS = (("y", "x"), ("residual", "x"), ("mean", "x"), ("rstd", "x"))
 GRADIENTS = (("dx", "x"), ("dweight", "weight"), ("dbias", "bias"), ("daddend", "x"))
@@ -66,9 +67,9 @@ def forward(
     """
     if stream is not None:
         options = (axis, eps, residual, weight_offset, activation, alpha, return_stats, out)
-        with family_of(x, _NAMES[kind]).on_stream(x, stream, _NAMES[kind]) as found:
+        with family_of(x, NAMES[kind]).on_stream(x, stream, NAMES[kind]) as found:
             return forward(kind, x, weight, bias, *options, None, found)
-    act = None if activation is None else activation_argument(_NAMES[kind], activation, alpha)
+    act = None if activation is None else activation_argument(NAMES[kind], activation, alpha)
     return FORWARDS[kind](x, weight, bias, residual, axis, eps, weight_offset, act, out, return_stats, handle)
 
 

@@ -231,5 +231,5 @@ def test_wrong_dtypes() -> None:
         ours("layer_norm", x, stream.double())
     with pytest.raises(ValueError, match="^rms_norm: weight has dtype float16; expected bfloat16 or float32"):
         ours("rms_norm", x, stream, weight)
-    with pytest.raises(TypeError, match=r"^add_layer_norm: residual is of type \S+; expected a torch.Tensor"):
+    with pytest.raises(TypeError, match=r"^layer_norm: residual is of type \S+; expected a torch.Tensor"):
         ours("layer_norm", x, stream.tolist())

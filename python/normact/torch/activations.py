@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch.compiler import is_compiling
 
+from normact import _core
 from normact.activation_calls import FROM_OUTPUT
 from normact.activation_docs import differentiable_docs
 from normact.activation_options import gelu_kind
@@ -83,7 +85,7 @@ def _apply(
         return call(ACTIVATION, matched((input, bias)), options)
     # The backward reads the input as it was, if it does not go from the output. What is traced may be run with
     # gradients another time.
-    records = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing()
+    records = torch.is_grad_enabled() or is_compiling() or not _core.torch_is_plain()
     kept = input.clone() if records and kind not in FROM_OUTPUT else input
     return input.copy_(call(ACTIVATION, matched((kept, bias)), options))
 

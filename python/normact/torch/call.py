@@ -34,14 +34,14 @@ def call(calls: Calls, tensors: Tensors, options: Options) -> Any:
         return _functional(calls, calls.forward_op, tensors, options)
     way = _torch_way(tensors)
     if way == _WATCHED:
-        check_tensors(op.name, op.tensors, tensors)
+        check_tensors(op.called(options), op.tensors, tensors)
         sharding.register()
         inside = peek_interpreter_stack() is not None
         return _functional(calls, calls.transformed.apply if inside else calls.forward_op, tensors, options)
     try:
         return (calls.eager if way == _RECORDED else calls.direct)(*tensors, options)
     except (TypeError, RuntimeError):
-        check_tensors(op.name, op.tensors, tensors)  # a nested tensor may be a plain torch.Tensor
+        check_tensors(op.called(options), op.tensors, tensors)  # a nested tensor may be a plain torch.Tensor
         raise
 
 

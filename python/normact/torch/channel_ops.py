@@ -72,6 +72,7 @@ def _group(name: str, updates: bool) -> Op:
         backward=backward,
         empty=empty,
         shapes=shapes,
+        function=lambda options: name,
         states=2 if updates else 0,
         divisible=lambda ndim, names, options: None if updates else (0,),
         divided=("x", "y", "mean", "rstd"),
@@ -83,6 +84,14 @@ INSTANCE_NORM_UPDATE = build(_group("instance_norm", updates=True))
 
 
 # ---- Batch norm ----
+
+
+def _batch_shapes(tensors: Tensors, options: Options, addend: bool, updates: bool) -> Shapes:
+    x, (_, _, activation, alpha, *_) = tensors[0], options
+    activation_argument("batch_norm", activation, alpha)
+    channel = (fakes.channels_of("batch_norm", x),)
+    of_states = (channel, channel, None) if updates else (channel, channel)
+    return None, *((x.shape,) if addend else ()), channel, channel, *of_states
 
 
 def _batch(name: str, addend: bool, updates: bool) -> Op:
@@ -124,13 +133,6 @@ def _batch(name: str, addend: bool, updates: bool) -> Op:
         x = tensors[0]
         return torch.empty_like(x), *_statistics(x, x.shape[1])
 
-    def shapes(tensors: Tensors, options: Options) -> Shapes:
-        x, (_, _, activation, alpha, *_) = tensors[0], options
-        activation_argument("batch_norm", activation, alpha)
-        channel = (fakes.channels_of("batch_norm", x),)
-        of_states = (channel, channel, None) if updates else (channel, channel)
-        return None, *((x.shape,) if addend else ()), channel, channel, *of_states
-
     of_tensors = (0, *((3,) if addend else ()), 1, 2)
     states = (*running, "num_batches_tracked?") if updates else running
     return Op(
@@ -146,7 +148,8 @@ def _batch(name: str, addend: bool, updates: bool) -> Op:
         forward=forward,
         backward=backward,
         empty=empty,
-        shapes=shapes,
+        shapes=lambda tensors, options: _batch_shapes(tensors, options, addend, updates),
+        function=lambda options: "batch_norm",
         states=len(states) if updates else 0,
         divisible=lambda ndim, names, options: None if options[0] else [dim for dim in range(ndim) if dim != 1],
         divided=("x", "addend", "y"),

@@ -19,9 +19,9 @@ _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 def check(op: Op, tensors: Tensors, options: Options, function: str | None = None) -> None:
     """Raises what the library would: TypeError for the dtype of the first tensor, ValueError for all else.
 
-    function: what messages name, if not the operator.
+    function: what messages name, if not what they name of the operation.
     """
-    x, function = tensors[0], function or op.name
+    x, function = tensors[0], function or op.called(options)
     if x.dtype not in _DTYPES:
         expected = ", ".join(map(_text, _DTYPES))
         raise TypeError(f"{function}: {op.tensors[0]} has dtype {_text(x.dtype)}; expected one of {expected}")

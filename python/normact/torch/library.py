@@ -45,15 +45,15 @@ def _names(tensors: tuple[str, ...]) -> list[str]:
 
 def _implement(op: Op, forward: str, backward: str) -> None:
     def run(*args: Any) -> Any:
-        _refuse_forward_mode(op)
         tensors, options = op.split(_plain(args))
+        _refuse_forward_mode(op.called(options))
         new = tuple(None if state is None else state.clone() for state in _states(op, tensors))
         outputs = op.forward(tensors[: len(tensors) - op.states] + new, options, True)
         return _returned(outputs + _filled(new, tensors[0]))
 
     def run_fake(*args: Any) -> Any:
-        _refuse_forward_mode(op)
         tensors, options = op.split(args)
+        _refuse_forward_mode(op.called(options))
         fakes.check(op, tensors, options)
         new = tuple(None if state is None else torch.empty_like(state) for state in _states(op, tensors))
         return _returned(op.empty(tensors, options) + _filled(new, tensors[0]))
@@ -83,13 +83,13 @@ def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-def _refuse_forward_mode(op: Op) -> None:
+def _refuse_forward_mode(function: str) -> None:
     """PyTorch calls the kernel of an operator that has no forward mode as if nothing had a tangent.
 
     Nor can a kernel tell whether something has: it refuses to work at all where tangents may be.
     """
     if forward_ad._current_level >= 0:
-        raise forward_refusal(op.name)
+        raise forward_refusal(function)
 
 
 def forward_refusal(name: str) -> NotImplementedError:

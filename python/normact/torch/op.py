@@ -79,8 +79,14 @@ class Op:
     #: `divided` names the tensors and outputs that have these dimensions; all others are whole on each process.
     divisible: Callable[[int, tuple[str, ...], Options], Iterable[int] | None] = lambda ndim, names, options: None
     divided: tuple[str, ...] = ()
+    #: (options) -> what messages name, if that is not the operator.
+    function: Callable[[Options], str] | None = None
     #: Its fast ways in C++, if it has them; else `functions` makes them of `forward`, `saves` and `backward`.
     quick: Quick | None = None
+
+    def called(self, options: Options) -> str:
+        """What messages name."""
+        return self.function(options) if self.function else self.name
 
     def wanted(self, needs: tuple[bool, ...]) -> Wanted:
         """Which gradients are wanted, if these tensors need theirs."""

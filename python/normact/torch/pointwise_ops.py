@@ -21,11 +21,19 @@ def _dims(ndim: int, axis: int | None) -> list[int]:
     return [dim for dim in range(ndim) if axis is None or dim != axis % ndim]
 
 
+def _activation_name(options: Options) -> str:
+    kind = options[0]
+    return kind if isinstance(kind, str) and kind in activation_calls.KINDS else "activation"
+
+
 def _activation_forward(tensors: Tensors, options: Options, keep: bool | Joined) -> Tensors:
     x, bias = tensors
     kind, axis, alpha, beta, threshold = options
-    function = kind if isinstance(kind, str) and kind in activation_calls.KINDS else "activation"
-    return (activation_calls.forward(function, kind, x, bias, axis, alpha, beta, threshold, False, None, None),)
+    return (
+        activation_calls.forward(
+            _activation_name(options), kind, x, bias, axis, alpha, beta, threshold, False, None, None
+        ),
+    )
 
 
 def _activation_saves(tensors: Tensors, outputs: Tensors, options: Options) -> Tensors:
@@ -62,6 +70,7 @@ ACTIVATION = build(
         backward=_activation_backward,
         empty=lambda tensors, options: (torch.empty_like(tensors[0]),),
         shapes=_activation_shapes,
+        function=_activation_name,
         leading=("x",),
         divisible=lambda ndim, names, options: _dims(ndim, options[1] if "bias" in names else None),
         divided=("x", "y"),

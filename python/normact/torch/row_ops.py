@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 
 from normact import _core, norm_calls
+from normact.norm_calls import NAMES
 from normact.outputs import JOINED
 from normact.torch.functions import build
 from normact.torch.op import Joined, Op, Options, Quick, Shapes, Tensors, Wanted, statistic_dtype
@@ -85,7 +86,7 @@ def _entry(name: str, kind: int, residual: bool, mixed: bool = False) -> Op:
 
     def shapes(tensors: Tensors, options: Options) -> Shapes:
         x, (axes, _, _, activation, alpha) = tensors[0], options
-        norm_calls.activation_argument(name, activation, alpha)
+        norm_calls.activation_argument(NAMES[kind], activation, alpha)
         of_axes = [x.shape[axis] for axis in sorted(axis % x.ndim for axis in axes)]
         return (None, *((x.shape,) if residual else ()), of_axes, of_axes)
 
@@ -106,6 +107,7 @@ def _entry(name: str, kind: int, residual: bool, mixed: bool = False) -> Op:
         leading=("x", "residual"),
         divisible=lambda ndim, names, options: range(min((axis % ndim for axis in options[0]), default=0)),
         divided=("x", "residual", "y", "sum", "dy", *statistics),
+        function=lambda options: NAMES[kind],
         quick=Quick(
             _core.torch_norm_direct(kind, residual),
             _core.torch_norm_forward(kind, residual),
