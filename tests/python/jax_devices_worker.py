@@ -164,6 +164,8 @@ def explicit() -> None:
             "layer_norm": nj.layer_norm,
             "gelu": lambda x, w: nj.gelu(x, bias=w),
             "batch_norm": lambda x, w: nj.batch_norm(x, w, training=True, channel_axis=-1),
+            "vmap": lambda x, w: jax.vmap(nj.layer_norm)(x) * w,
+            "vmap of batch_norm": jax.vmap(lambda x, w: nj.batch_norm(x, w, training=True, channel_axis=-1), (0, None)),
         }
         for name, function in functions.items():
             gradient = jax.grad(loss(function), argnums=(0, 1))

@@ -17,6 +17,7 @@ from flax import linen, nnx
 import normact.jax as nj
 import normact.jax.linen
 import normact.jax.nnx
+from jax_checks import enable_x64
 
 nl: Any = normact.jax.linen
 nn: Any = normact.jax.nnx
@@ -109,7 +110,7 @@ def test_group_norm_of_one_sample(axes: Any) -> None:
     x, options = X[0, 0, 0], {"num_groups": 4, "reduction_axes": axes}
     found, want = (m.GroupNorm(**options).init_with_output(jax.random.key(0), x) for m in (nl, linen))
     assert_close(found, want)
-    with pytest.raises(ValueError, match=r"^group_norm: x has 1 dimensions; expected at least 2"):
+    with pytest.raises(ValueError, match=r"^GroupNorm: x has 1 dimensions; expected at least 2"):
         nn.GroupNorm(8, num_groups=4, rngs=nnx.Rngs(0))(x)
 
 
@@ -143,6 +144,34 @@ def test_batch_norm_of_one_value_a_channel() -> None:
         gradient = jax.grad(lambda x, apply=apply: (apply(x)[0] * x).sum())(x)
         results.append((y, updates["batch_stats"], gradient))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6), *results)
+
+
+def test_batch_norm_of_nothing() -> None:
+    """What has no statistics does not move the running ones."""
+    x, layer = jnp.ones((0, 3)), nn.BatchNorm(3, rngs=nnx.Rngs(0))
+    assert layer(x).shape == (0, 3)
+    variables = nl.BatchNorm(use_running_average=False).init(jax.random.key(0), jnp.ones((2, 3)))
+    kept = nl.BatchNorm(use_running_average=False).apply(variables, x, mutable=["batch_stats"])[1]["batch_stats"]
+    for mean, variance in ((layer.mean[...], layer.var[...]), (kept["mean"], kept["var"])):
+        np.testing.assert_array_equal(mean, np.zeros(3))
+        np.testing.assert_array_equal(variance, np.ones(3))
+
+
+@pytest.mark.parametrize("dtype", [None, "float32", "float64"])
+def test_dtypes_of_statistics(dtype: Any) -> None:
+    """They are those of Flax: float64 for what is computed in that, but for nnx."""
+    with enable_x64(True):
+        x = np.asarray(X[..., :3], "float64")
+        results, states = [], []
+        for layers in (nl, linen):
+            layer = layers.BatchNorm(use_running_average=False, dtype=dtype)
+            variables = layer.init(jax.random.key(0), x)
+            results.append(layer.apply(variables, x, mutable=["batch_stats"]))
+        for layers in (nn, nnx):
+            layer = layers.BatchNorm(3, dtype=dtype, rngs=nnx.Rngs(0))
+            states.append((layer(x), layer.mean[...], layer.var[...]))
+        assert_close(*results)
+        assert_close(*states)
 
 
 def test_batch_norm_of_members_of_a_mapped_batch() -> None:
@@ -204,11 +233,40 @@ def test_batch_norm_over_a_mapped_axis() -> None:
             lambda: nl.BatchNorm(use_running_average=True, axis=(1, 2)),
             r"^BatchNorm: axis is \(1, 2\); expected one",
         ),
+        (lambda: nl.GroupNorm(None, group_size=0), r"^GroupNorm: group_size is 0; expected a divisor of 8"),
+        (lambda: nl.GroupNorm(None, group_size=-4), r"^GroupNorm: group_size is -4; expected a divisor of 8"),
+        (lambda: nl.InstanceNorm(feature_axes=0), r"^InstanceNorm: feature_axes is 0, which counts samples"),
     ],
 )
 def test_what_the_kernels_do_not_have_is_refused(layer: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         layer().init(jax.random.key(0), X)
+
+
+def test_too_few_dimensions() -> None:
+    for layer, x, least in ((nl.GroupNorm(4), X[0, 0, 0, 0], 1), (nl.InstanceNorm(), X[0, 0, 0], 2)):
+        name, found = type(layer).__name__, f"x has {x.ndim} dimensions; expected at least {least}"
+        with pytest.raises(ValueError, match=f"^{name}: {found}"):
+            layer.init(jax.random.key(0), x)
+
+
+def test_a_flag_is_no_traced_value() -> None:
+    variables = nl.BatchNorm(use_running_average=True).init(jax.random.key(0), X)
+    layer, sentence = (
+        nn.BatchNorm(8, rngs=nnx.Rngs(0)),
+        r"^BatchNorm: use_running_average is of type .*Tracer; expected",
+    )
+    with pytest.raises(TypeError, match=sentence):
+        jax.jit(lambda flag: nl.BatchNorm().apply(variables, X, use_running_average=flag))(True)
+    with pytest.raises(TypeError, match=sentence):
+        nnx.jit(lambda layer, flag: layer(X, use_running_average=flag))(layer, True)
+
+
+def test_nnx_group_norm_knows_its_channels() -> None:
+    """Also without parameters that would have their number."""
+    layer = nn.GroupNorm(16, num_groups=None, group_size=8, use_bias=False, use_scale=False, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"^GroupNorm: x has 8 channels; expected 16, as the layer has"):
+        layer(X)
 
 
 def test_nnx_refuses_the_same() -> None:

@@ -94,6 +94,34 @@ def test_one_call_where_one_is_enough() -> None:
     assert "scan" not in str(jax.make_jaxpr(jax.vmap(jax.grad(lambda x: nj.gelu(x).sum())))(x))
 
 
+@pytest.mark.parametrize("outer", [False, True], ids=["vmap of grad", "grad of vmap"])
+def test_a_second_call_compiles_nothing(outer: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Outside of jit, where JAX knows a function again by its identity; here of a loop over the weights."""
+    weight = jnp.ones(7)
+
+    def batch(x: Any) -> Any:
+        return jax.vmap(lambda x, weight: nj.layer_norm(x, weight), in_axes=(0, None))(x, weight).sum()
+
+    def each(x: Any) -> Any:
+        return jax.vmap(jax.grad(lambda x, weight: nj.layer_norm(x, weight).sum()), in_axes=(0, None))(x, weight)
+
+    def compilations() -> int:
+        caplog.clear()
+        with jax.log_compiles(), caplog.at_level("WARNING"):
+            jax.block_until_ready((jax.grad(batch) if outer else each)(jnp.ones((3 + outer, 2, 7))))
+        return sum("Compiling" in record.getMessage() for record in caplog.records)
+
+    assert compilations() > 0
+    assert compilations() == 0
+
+
+def test_no_tracer_is_kept() -> None:
+    x, weight = jnp.ones((3, 2, 9)), jnp.ones(9)
+    with jax.checking_leaks():
+        jax.jit(jax.grad(lambda x: nj.layer_norm(x, weight).sum()))(x)
+        jax.jit(jax.vmap(lambda x: nj.batch_norm(x, training=True)))(x)
+
+
 @pytest.mark.parametrize("case", [CASES[0], CASES[4], CASES[8]], ids=lambda case: case.name)
 def test_under_remat_and_scan(case: Case) -> None:
     arrays = case.arrays()
@@ -173,6 +201,18 @@ def test_an_axis_that_is_not_mapped_is_refused() -> None:
         nj.batch_norm(jnp.ones((3, 2)), training=True, axis_name="part")
 
 
+def test_one_value_a_channel_over_a_mapped_axis() -> None:
+    """Is refused where it is all of the batch, and not where it is a part."""
+
+    def norm(x: Any) -> Any:
+        return nj.batch_norm(x, training=True, axis_name="part")
+
+    x = jnp.asarray([[[1.0, 2.0]], [[3.0, 6.0]]])
+    assert_close(jax.vmap(norm, axis_name="part")(x)[:, 0], nj.batch_norm(x[:, 0], training=True))
+    with pytest.raises(ValueError, match=r"^batch_norm: x has shape \(1, 2\), one value a channel; expected more than"):
+        jax.vmap(norm, axis_name="part")(x[:1])
+
+
 @pytest.mark.parametrize("axes", [(0, 0, None), (0, None, None), (0, 0, 0)], ids=str)
 def test_vmap_of_a_float32_stream(axes: tuple[int | None, ...]) -> None:
     """Beside an x in 16 bits: results and gradients are those of each member, bit for bit."""
@@ -216,6 +256,17 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
         TypeError,
         r"^batch_norm: axis_name is of type int; expected a str or a tuple of them",
     ),
+    (
+        lambda: jax.vmap(lambda x: wrong.batch_norm(x, training=True, axis_name=("i", "i")), axis_name="i")(X),
+        ValueError,
+        r"^batch_norm: axis_name is \('i', 'i'\); expected distinct axes",
+    ),
+    (
+        lambda: wrong.layer_norm(np.ma.masked_array(X)),
+        TypeError,
+        r"^layer_norm: x is of type numpy\.ma\.\S*MaskedArray; expected a jax\.Array or a numpy\.ndarray",
+    ),
+    (lambda: wrong.layer_norm(X[0, 0, 0]), ValueError, r"^layer_norm: x has 0 dimensions; expected at least 1"),
     (lambda: wrong.layer_norm(X, W[:2]), ValueError, r"^layer_norm: weight has shape \(2,\); expected \(4,\)"),
     (lambda: wrong.layer_norm(X, bias=W.astype("f2")), TypeError, r"bias has dtype float16; expected float32"),
     (lambda: wrong.rms_norm(X, axis=3), ValueError, r"^rms_norm: axis is 3 and x has 3 dimensions; expected one of -3"),
@@ -253,11 +304,27 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ValueError,
         r"^group_norm: channel_axis is 0, which counts",
     ),
+    (
+        lambda: wrong.group_norm(X[:, :0], 10**30),
+        ValueError,
+        r"^group_norm: num_groups is 10+; expected one of 64 bits",
+    ),
     (lambda: wrong.group_norm(X, 1.0), TypeError, r"^group_norm: num_groups is of type float; expected an int"),
     (lambda: wrong.batch_norm(X), ValueError, r"^batch_norm: running_mean is None; expected an array, as training"),
     (lambda: wrong.batch_norm(X, None, None, W[:3]), ValueError, r"^batch_norm: running_var is None; expected both"),
     (lambda: wrong.batch_norm(W), ValueError, r"^batch_norm: x has 1 dimensions; expected at least 2"),
     (lambda: wrong.instance_norm(X, use_input_stats=False), ValueError, r"^instance_norm: running_mean is None"),
+    (lambda: wrong.layer_norm(X, eps=10**400), ValueError, r"^layer_norm: eps is an int that no float holds; expected"),
+    (
+        lambda: jax.jit(lambda training: wrong.batch_norm(X, training=training))(True),
+        TypeError,
+        r"^batch_norm: training is of type .*Tracer; expected a bool that is no traced value",
+    ),
+    (
+        lambda: jax.jit(lambda flag: wrong.instance_norm(X, use_input_stats=flag))(True),
+        TypeError,
+        r"^instance_norm: use_input_stats is of type .*Tracer; expected a bool that is no traced value",
+    ),
     (
         lambda: jax.jit(lambda eps: wrong.layer_norm(X, eps=eps))(1e-5),
         TypeError,

@@ -182,4 +182,4 @@ def _backward(gradients: Arrays, kept: Arrays, options: Options) -> Arrays:
 
 
 #: (options, x, weight, bias, addend, running_mean, running_var) -> y and the new running statistics, or None.
-BATCH_NORM = build(Op(_forward, _backward, states=2))
+BATCH_NORM = build(Op(_forward, _backward, states=2, over_axes=lambda options: bool(options.axes)))

@@ -135,7 +135,7 @@ def _batchable(call: Call, names: tuple[str, ...], options: Any) -> Any:
                 part = iter(parts)
                 return function(*(next(part) if there else operand for operand, there in zip(operands, batched)))
 
-            found = lax.map(each, tuple(operand for operand, there in zip(operands, batched) if there))
+            found = mesh.loop(each, tuple(operand for operand, there in zip(operands, batched) if there))
         return found, (True,) * len(found)
 
     return function

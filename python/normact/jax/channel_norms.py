@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
 from jax import lax
@@ -93,16 +92,17 @@ def batch_norm(
     function = "batch_norm"
     x, axis = _data(function, x, channel_axis)
     arrays = _channel_arrays(function, x, axis, weight, bias, running_mean, running_var)
+    training = inputs.flag(function, "training", training)
     if not training and running_mean is None:
         raise ValueError(f"{function}: running_mean is None; expected an array, as training is False")
     options = batch_ops.Options(
         function,
-        bool(training),
+        training,
         axis,
         inputs.number(function, "eps", eps),
         inputs.number(function, "momentum", momentum),
         inputs.activation(function, activation, alpha),
-        axes=_axes(function, axis_name) if training else (),
+        axes=_axes(function, axis_name, x, axis) if training else (),
     )
     addend = inputs.twin(function, "addend", addend, x)
     return _with_statistics(batch_ops.BATCH_NORM(options, x, *arrays[:2], addend, *arrays[2:]))
@@ -161,10 +161,9 @@ def group_norm(
     """
     function = "group_norm"
     x, axis = _data(function, x, channel_axis)
-    try:
-        groups = operator.index(num_groups)
-    except TypeError:
-        raise TypeError(f"{function}: num_groups is of type {type(num_groups).__name__}; expected an int") from None
+    groups = inputs.integer(function, "num_groups", num_groups)
+    if groups >= 2**63:  # it divides the channels of an x without any
+        raise ValueError(f"{function}: num_groups is {groups}; expected one of 64 bits")
     return _grouped(function, x, axis, groups, (weight, bias, None, None), eps, 0.0, activation, alpha)
 
 
@@ -219,7 +218,7 @@ def instance_norm(
     function = "instance_norm"
     data, axis = _data(function, x, channel_axis)
     arrays = (weight, bias, running_mean, running_var)
-    if use_input_stats:
+    if inputs.flag(function, "use_input_stats", use_input_stats):
         groups = max(data.shape[axis], 1)
         return _grouped(function, data, axis, groups, arrays, eps, momentum, activation, alpha)
     if running_mean is None:
@@ -286,19 +285,26 @@ def _with_statistics(found: tuple[Any, ...]) -> Any:
     return y if mean is None else (y, lax.stop_gradient(mean), lax.stop_gradient(variance))
 
 
-def _axes(function: str, axis_name: Any) -> tuple[str, ...]:
+def _axes(function: str, axis_name: Any, x: Any, channel_axis: int) -> tuple[str, ...]:
+    """The mapped axes along which the batch is divided, where there is more than one value a channel over all of it."""
     if axis_name is None:
         return ()
     try:
         names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+        distinct = len(set(names)) == len(names)
     except TypeError:
         kind = type(axis_name).__name__
         raise TypeError(f"{function}: axis_name is of type {kind}; expected a str or a tuple of them") from None
+    if not distinct:
+        raise ValueError(f"{function}: axis_name is {axis_name!r}; expected distinct axes")
     try:
-        lax.axis_index(names)
+        parts = lax.psum(1, names)
     except NameError:
         raise ValueError(
             f"{function}: axis_name is {axis_name!r}, and no such axis is mapped here; expected an axis of the "
             "shard_map, pmap or vmap around this call"
         ) from None
+    if x.size // max(x.shape[channel_axis], 1) * parts == 1:  # as the library has it of a batch in one piece
+        expected = "more than one value a channel in training"
+        raise ValueError(f"{function}: x has shape {x.shape}, one value a channel; expected {expected}")
     return names

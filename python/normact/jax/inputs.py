@@ -21,18 +21,28 @@ def array(function: str, name: str, value: Any) -> Any:
     """An array of JAX's. TypeError for what is none, or has a dtype that is not supported."""
     if not isinstance(value, jax.Array):
         if isinstance(value, (np.ndarray, np.generic)):
-            try:
-                value = jnp.asarray(value)
-            except (TypeError, ValueError):  # of strings or objects
-                raise _wrong_dtype(function, name, value) from None
+            value = _of_numpy(function, name, value)
         elif hasattr(value, "__jax_array__"):
             value = value.__jax_array__()
         else:
-            kind = f"{type(value).__module__}.{type(value).__qualname__}"
-            raise TypeError(f"{function}: {name} is of type {kind}; expected a jax.Array")
+            raise TypeError(f"{function}: {name} is of type {_kind(value)}; expected a jax.Array")
     if value.dtype not in _DTYPES:
         raise _wrong_dtype(function, name, value)
     return value
+
+
+def _of_numpy(function: str, name: str, value: Any) -> Any:
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError):
+        if value.dtype not in _DTYPES:  # of strings or objects
+            raise _wrong_dtype(function, name, value) from None
+    expected = "a jax.Array or a numpy.ndarray; numpy.asarray() drops what the subclass adds"
+    raise TypeError(f"{function}: {name} is of type {_kind(value)}; expected {expected}")
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _wrong_dtype(function: str, name: str, value: Any) -> TypeError:
@@ -79,10 +89,9 @@ def statistic(function: str, name: str, value: Any, shape: tuple[int, ...], x: A
 
 def negative(function: str, name: str, axis: Any, x: Any, like: str = "x") -> int:
     """The axis counted from the last, so that leading ones may be added. ValueError for a wrong one."""
-    try:
-        number = operator.index(axis)
-    except TypeError:
-        raise TypeError(f"{function}: {name} is of type {type(axis).__name__}; expected an int") from None
+    number = integer(function, name, axis)
+    if not x.ndim:
+        raise ValueError(f"{function}: {like} has 0 dimensions; expected at least 1")
     if not -x.ndim <= number < x.ndim:
         raise ValueError(
             f"{function}: {name} is {number} and {like} has {x.ndim} dimensions; expected one of {-x.ndim} to "
@@ -91,15 +100,34 @@ def negative(function: str, name: str, axis: Any, x: Any, like: str = "x") -> in
     return number if number < 0 else number - x.ndim
 
 
+def integer(function: str, name: str, value: Any) -> int:
+    """An integer that is known when the function is traced."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{function}: {name} is of type {type(value).__name__}; expected an int") from None
+
+
 def number(function: str, name: str, value: Any) -> float:
     """A number that is known when the function is traced."""
     try:
         if isinstance(value, str):
             raise TypeError
         return float(value)
+    except OverflowError:
+        raise ValueError(f"{function}: {name} is an int that no float holds; expected a number") from None
     except Exception:
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise TypeError(f"{function}: {name} is of type {kind}; expected a number that is no traced value") from None
+        expected = "a number that is no traced value"
+        raise TypeError(f"{function}: {name} is of type {_kind(value)}; expected {expected}") from None
+
+
+def flag(function: str, name: str, value: Any) -> bool:
+    """A bool that is known when the function is traced, as it decides what is traced."""
+    try:
+        return bool(value)
+    except (TypeError, ValueError):
+        expected = "a bool that is no traced value"
+        raise TypeError(f"{function}: {name} is of type {_kind(value)}; expected {expected}") from None
 
 
 def activation(

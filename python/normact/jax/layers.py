@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from normact.jax.channel_norms import batch_norm, group_norm
+from normact.jax.inputs import integer
 from normact.jax.norms import layer_norm, rms_norm
 from normact.jax.op import statistic_dtype
 
@@ -36,6 +37,12 @@ def matched(x: Any, scale: Any, bias: Any, dtype: Any) -> tuple[Any, Any, Any]:
     return x, scale, bias
 
 
+def refuse_dimensions(function: str, x: Any, least: int) -> None:
+    """Raises ValueError for an input of fewer dimensions."""
+    if x.ndim < least:
+        raise ValueError(f"{function}: x has {x.ndim} dimensions; expected at least {least}")
+
+
 def sorted_axes(function: str, name: str, axes: Any, ndim: int) -> tuple[int, ...]:
     """Distinct axes, positive and in order."""
     found = sorted({axis + ndim if axis < 0 else axis for axis in (axes if isinstance(axes, Iterable) else (axes,))})
@@ -50,6 +57,31 @@ def single_axis(function: str, name: str, axes: Any, ndim: int) -> int:
     if len(found) != 1:
         raise ValueError(f"{function}: {name} is {axes}; expected one axis")
     return found[0]
+
+
+def number_of_groups(x: Any, num_groups: Any, group_size: Any) -> Any:
+    """That of a group norm which is told the number of groups or how many channels one has."""
+    refuse_dimensions("GroupNorm", x, 1)
+    if (num_groups is None) == (group_size is None):
+        raise ValueError(
+            f"GroupNorm: num_groups is {num_groups} and group_size is {group_size}; expected exactly one of them "
+            "(num_groups is 32 unless it is given as None)"
+        )
+    if group_size is None:
+        return num_groups
+    channels, size = x.shape[-1], integer("GroupNorm", "group_size", group_size)
+    if size < 1 or channels % size:
+        raise ValueError(f"GroupNorm: group_size is {size}; expected a divisor of {channels}")
+    return channels // size
+
+
+def instance_axis(x: Any, feature_axes: Any) -> int:
+    """The axis of the channels of an instance norm."""
+    refuse_dimensions("InstanceNorm", x, 2)
+    axis = single_axis("InstanceNorm", "feature_axes", feature_axes, x.ndim)
+    if axis == 0:
+        raise ValueError(f"InstanceNorm: feature_axes is {feature_axes}, which counts samples; expected another axis")
+    return axis
 
 
 def row(
@@ -155,3 +187,8 @@ def batch_training(
     options = {"channel_axis": axis, "eps": epsilon, "activation": activation, "alpha": alpha, "momentum": 1.0}
     y, mean, variance = batch_norm(x, scale, bias, empty, empty, training=True, axis_name=axis_name, **options)
     return y.astype(dtype), mean, variance * ((count - 1) / max(count, 1))
+
+
+def moving_average(state: Any, new: Any, momentum: float, x: Any) -> Any:
+    """The new value of a running statistic. A batch without a value, which has no statistics, leaves it as it is."""
+    return state if x.size == 0 else momentum * state + (1 - momentum) * new

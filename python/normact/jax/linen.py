@@ -3,8 +3,9 @@
 
 Checkpoints of Flax's layers load. Two arguments are new: `activation`, the kind of an activation that is applied
 before the result is rounded, and its number `alpha`. Statistics are always float32 (float64 for float64) and exact:
-`use_fast_variance` and `force_float32_reductions` have no effect. `mask`, `axis_index_groups`, and an `axis_name` of
-any layer but BatchNorm, are refused.
+`use_fast_variance` and `force_float32_reductions` have no effect. Those in `batch_stats` begin as float32, and become
+float64 with the first batch of that; an empty batch leaves them as they are. `mask`, `axis_index_groups`, and an
+`axis_name` of any layer but BatchNorm, are refused.
 
 >>> import jax, jax.numpy as jnp
 >>> from normact.jax import linen
@@ -25,6 +26,8 @@ from flax import linen
 from flax.linen import dtypes
 
 from normact.jax import layers
+from normact.jax.inputs import flag
+from normact.jax.op import statistic_dtype
 
 
 def _parameters(module: Any, shape: tuple[int, ...], use_bias: bool) -> tuple[Any, Any]:
@@ -94,14 +97,7 @@ class GroupNorm(linen.GroupNorm):
         unused = {"mask": mask, "axis_name": self.axis_name, "axis_index_groups": self.axis_index_groups}
         layers.refuse_unused("GroupNorm", **unused)
         x = jnp.asarray(x)
-        if (self.num_groups is None) == (self.group_size is None):
-            raise ValueError(
-                f"GroupNorm: num_groups is {self.num_groups} and group_size is {self.group_size}; expected exactly one "
-                "of them (num_groups is 32 unless it is given as None)"
-            )
-        if self.group_size is not None and x.shape[-1] % self.group_size:
-            raise ValueError(f"GroupNorm: group_size is {self.group_size}; expected a divisor of {x.shape[-1]}")
-        groups = x.shape[-1] // self.group_size if self.group_size is not None else self.num_groups or 0
+        groups = layers.number_of_groups(x, self.num_groups, self.group_size)
         scale, bias = _parameters(self, (x.shape[-1],), self.use_bias)
         axes = (-1,) if self.reduction_axes is None and x.ndim == 1 else self.reduction_axes  # one sample
         options = (axes, self.epsilon, _dtype(self, x, scale, bias), self.activation, self.alpha)
@@ -120,7 +116,7 @@ class InstanceNorm(linen.InstanceNorm):
         unused = {"mask": mask, "axis_name": self.axis_name, "axis_index_groups": self.axis_index_groups}
         layers.refuse_unused("InstanceNorm", **unused)
         x = jnp.asarray(x)
-        axis = layers.single_axis("InstanceNorm", "feature_axes", self.feature_axes, x.ndim)
+        axis = layers.instance_axis(x, self.feature_axes)
         scale, bias = _parameters(self, (x.shape[axis],), self.use_bias)
         options = (None, self.epsilon, _dtype(self, x, scale, bias), self.activation, self.alpha)
         return layers.group(x, scale, bias, x.shape[axis], axis, *options)
@@ -137,6 +133,7 @@ class BatchNorm(linen.BatchNorm):
         """The normalised x; in training the statistics in `batch_stats` are updated."""
         layers.refuse_unused("BatchNorm", mask=mask, axis_index_groups=self.axis_index_groups)
         use_running_average = linen.merge_param("use_running_average", self.use_running_average, use_running_average)
+        use_running_average = flag("BatchNorm", "use_running_average", use_running_average)
         x = jnp.asarray(x)
         axis = layers.single_axis("BatchNorm", "axis", self.axis, x.ndim)
         shape = (x.shape[axis],)
@@ -149,6 +146,7 @@ class BatchNorm(linen.BatchNorm):
         starting = self.is_initializing()
         found = layers.batch_training(x, scale, bias, *options, None if starting else self.axis_name)
         if not starting:
+            wide = statistic_dtype(jnp.dtype(_dtype(self, x, None, None)))
             for state, new in zip((mean, variance), found[1:]):
-                state.value = self.momentum * state.value + (1 - self.momentum) * new.astype(state.value.dtype)
+                state.value = layers.moving_average(state.value, new.astype(wide), self.momentum, x)
         return found[0]

@@ -79,13 +79,34 @@ def explicit_mesh(arrays: Iterable[Any]) -> Any:
     return next((each for each in meshes if getattr(each, "explicit_axes", ())), None)
 
 
+def loop(function: Callable[..., Any], arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`lax.map` over the first dimension, which it wants whole where shardings are a part of types.
+
+    So all devices do all of it there, and the results are divided along that dimension as the arrays were.
+    """
+    device_mesh = explicit_mesh(arrays)
+    if device_mesh is None:
+        return lax.map(function, arrays)
+    divided = (jax.typeof(array).sharding.spec[0] for array in arrays)
+    along = next((axes for axes in divided if axes is not None), None)
+
+    def laid(array: Any, axes: Any) -> Any:
+        rest = jax.typeof(array).sharding.spec[1:]
+        return jax.sharding.reshard(array, NamedSharding(device_mesh, PartitionSpec(axes, *rest)))
+
+    found = lax.map(function, tuple(laid(array, None) for array in arrays))
+    return tuple(laid(array, along) for array in found)
+
+
 def mapped(function: Callable[..., Any], device_mesh: Any, operands: list[Any], results: list[Any]) -> Any:
     """The function on the parts of arrays, which are first laid out as is said."""
 
     def call(*arrays: Any) -> tuple[Any, ...]:
         laid = [jax.sharding.reshard(array, NamedSharding(device_mesh, spec)) for array, spec in zip(arrays, operands)]
         names = set(device_mesh.explicit_axes)
-        options = {"axis_names": names, "check_vma": False}
+        options: dict[str, Any] = {"check_vma": False}
+        if names != set(device_mesh.axis_names):  # said of all axes it is refused under vmap, which takes some itself
+            options["axis_names"] = names
         mapped_function = jax.shard_map(
             lambda *parts: tuple(function(*parts)), in_specs=tuple(operands), out_specs=tuple(results), **options
         )

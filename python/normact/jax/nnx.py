@@ -3,8 +3,8 @@
 
 Checkpoints of Flax's layers load. Two arguments are new: `activation`, the kind of an activation that is applied
 before the result is rounded, and its number `alpha`. Statistics are always float32 (float64 for float64) and exact:
-`use_fast_variance` has no effect. `mask`, `axis_index_groups`, and an `axis_name` of any layer but BatchNorm, are
-refused.
+`use_fast_variance` has no effect. The running ones are float32, as Flax's are, and an empty batch leaves them as they
+are. `mask`, `axis_index_groups`, and an `axis_name` of any layer but BatchNorm, are refused.
 
 >>> import jax.numpy as jnp
 >>> from flax.nnx import Rngs
@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from normact.jax import layers
+from normact.jax.inputs import flag
 
 
 def _value(parameter: Any) -> Any:
@@ -74,7 +75,12 @@ class GroupNorm(_Activated, nnx.GroupNorm):
     def __call__(self, x: Any, *, mask: Any = None) -> Any:
         """The normalised x."""
         layers.refuse_unused("GroupNorm", mask=mask)
-        x, scale, bias = _promoted(self, jnp.asarray(x), _value(self.scale), _value(self.bias))
+        x = jnp.asarray(x)
+        layers.refuse_dimensions("GroupNorm", x, 2)
+        channels = self.num_groups * self.group_size
+        if x.shape[-1] != channels:
+            raise ValueError(f"GroupNorm: x has {x.shape[-1]} channels; expected {channels}, as the layer has")
+        x, scale, bias = _promoted(self, x, _value(self.scale), _value(self.bias))
         options = (self.reduction_axes, self.epsilon, x.dtype, self.activation, self.alpha)
         return layers.group(x, scale, bias, self.num_groups, -1, *options)
 
@@ -85,8 +91,9 @@ class InstanceNorm(_Activated, nnx.InstanceNorm):
     def __call__(self, x: Any, *, mask: Any = None) -> Any:
         """The normalised x."""
         layers.refuse_unused("InstanceNorm", mask=mask)
-        x, scale, bias = _promoted(self, jnp.asarray(x), _value(self.scale), _value(self.bias))
-        axis = layers.single_axis("InstanceNorm", "feature_axes", self.feature_axes, x.ndim)
+        x = jnp.asarray(x)
+        axis = layers.instance_axis(x, self.feature_axes)
+        x, scale, bias = _promoted(self, x, _value(self.scale), _value(self.bias))
         options = (None, self.epsilon, x.dtype, self.activation, self.alpha)
         return layers.group(x, scale, bias, x.shape[axis], axis, *options)
 
@@ -102,6 +109,7 @@ class BatchNorm(_Activated, nnx.BatchNorm):
         inference = self.use_running_average if use_running_average is None else use_running_average
         if inference is None:
             raise ValueError("BatchNorm: use_running_average is None here and in the constructor; expected a bool")
+        inference = flag("BatchNorm", "use_running_average", inference)
         arrays = (jnp.asarray(x), _value(self.scale), _value(self.bias), self.mean[...], self.var[...])
         x, scale, bias, *_ = _promoted(self, *arrays)
         axis = layers.single_axis("BatchNorm", "axis", self.axis, x.ndim)
@@ -110,5 +118,5 @@ class BatchNorm(_Activated, nnx.BatchNorm):
             return layers.batch_inference(x, scale, bias, (self.mean[...], self.var[...]), *options)
         y, mean, variance = layers.batch_training(x, scale, bias, *options, self.axis_name)
         for state, new in ((self.mean, mean), (self.var, variance)):
-            state[...] = self.momentum * state[...] + (1 - self.momentum) * new.astype(state[...].dtype)
+            state[...] = layers.moving_average(state[...], new.astype(state[...].dtype), self.momentum, x)
         return y

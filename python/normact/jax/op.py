@@ -31,12 +31,14 @@ class Op:
     backward: Callable[[Arrays, Arrays, Any], Arrays]
     #: How many of the last tensors are running statistics, which have no gradient.
     states: int = 0
+    #: options -> whether it sums over mapped axes, which it knows by their names.
+    over_axes: Callable[[Any], bool] = lambda options: False
 
 
 def build(op: Op) -> Callable[..., Arrays]:
     """A function of the options and the tensors, differentiable backwards, once."""
-    keeping = _once(lambda options, tensors: op.forward(tensors, options, True))
-    gradients_of = _once(lambda options, kept, gradients: op.backward(gradients, kept, options))
+    keeping = _once(op, lambda options, tensors: op.forward(tensors, options, True))
+    gradients_of = _once(op, lambda options, kept, gradients: op.backward(gradients, kept, options))
 
     @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
     def function(options: Any, *tensors: Any) -> Arrays:
@@ -58,7 +60,7 @@ def build(op: Op) -> Callable[..., Arrays]:
     return call
 
 
-def _once(function: Callable[..., Any]) -> Callable[..., Any]:
+def _once(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, which says so if it is differentiated: it is a part of a derivative itself."""
 
     def forward(options: Any, *arguments: Any) -> tuple[Any, None]:
@@ -72,7 +74,14 @@ def _once(function: Callable[..., Any]) -> Callable[..., Any]:
 
     once = jax.custom_vjp(function, nondiff_argnums=(0,))
     once.defvjp(forward, refuse)
-    return once
+    compiled = jax.jit(once, static_argnums=0, inline=True)
+
+    def call(options: Any, *arguments: Any) -> Any:
+        # Without jit each call under vmap makes a new function and compiles it. But vmap runs a backward where the
+        # names of its axes are not known inside of a jit.
+        return (once if op.over_axes(options) else compiled)(options, *arguments)
+
+    return call
 
 
 def like(gradient: Any, tensor: Any) -> Any:

@@ -29,7 +29,8 @@ def partitioned(
     if explicit is not None:
         specs = {name: jax.typeof(array).sharding.spec for name, array in operands.items()}
         axes = _axes_of(layout, sizes_of(layout, operands), specs, explicit)
-        return mesh.mapped(lambda *parts: part(axes, *parts), explicit, *_specs(layout, operands, axes))(*arrays)
+        laid = _specs(layout, tuple(operands), axes)
+        return mesh.mapped(lambda *parts: part(axes, *parts), explicit, *laid)(*arrays)
     if not mesh.can_partition():
         return whole(*arrays)
     return _asked_by_xla(layout, operands, whole, part)(*arrays)
@@ -44,7 +45,7 @@ def _asked_by_xla(
         specs = {name: getattr(argument.sharding, "spec", ()) for name, argument in zip(names, arguments)}
         axes = _axes_of(layout, sizes, specs, device_mesh)
         of_operands, of_results = (
-            [NamedSharding(device_mesh, spec) for spec in side] for side in _specs(layout, operands, axes)
+            [NamedSharding(device_mesh, spec) for spec in side] for side in _specs(layout, names, axes)
         )
         return axes, of_operands, of_results
 
@@ -85,8 +86,8 @@ def _axes_of(layout: Layout, sizes: dict[str, int], divided: dict[str, Any], dev
     return axes
 
 
-def _specs(layout: Layout, operands: Tensors, axes: Axes) -> tuple[list[PartitionSpec], list[PartitionSpec]]:
-    """How the operands and the results lie."""
+def _specs(layout: Layout, operands: tuple[str, ...], axes: Axes) -> tuple[list[PartitionSpec], list[PartitionSpec]]:
+    """How the operands of these names and the results lie. (The arrays themselves are of a trace that may be over.)"""
 
     def along(dims: Dims) -> PartitionSpec:
         return PartitionSpec(*(axes.get(dim) for dim in dims))
