@@ -93,6 +93,33 @@ def test_control_flow_and_datasets() -> None:
     np.testing.assert_allclose(slopes[0], gradients(loop, [X])[0], rtol=1e-6)
 
 
+BRANCHES: dict[str, Any] = {
+    "cond": lambda step, x: tf.cond(tf.size(x) > 0, lambda: step(x), lambda: x),
+    "switch_case": lambda step, x: tf.switch_case(tf.size(x) // 25, [lambda: step(x), lambda: x]),
+    "while_loop": lambda step, x: tf.while_loop(lambda i, _: i < 1, lambda i, x: (i + 1, step(x)), (0, x))[1],
+    "map_fn": lambda step, x: tf.map_fn(step, x),
+    "scan": lambda step, x: tf.scan(lambda _, row: step(row), x, initializer=tf.zeros(6)),
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_gradients_through_branches_and_loops(name: str) -> None:
+    """Of tensors that are eager and only closed over, in the place of x and of the others."""
+    weight, bias = tf.range(1.0, 7.0), tf.range(6.0)
+    by_row = name in ("map_fn", "scan")
+    for step in (
+        lambda x: nt.layer_norm(x, weight, bias, activation="silu"),
+        lambda x: nt.swiglu(bias if by_row else X, x),
+    ):
+        run = tf.function(lambda x, step=step: BRANCHES[name](step, x), autograph=False)
+
+        def plain(x: Any, step: Any = step) -> Any:
+            return tf.stack([step(row) for row in tf.unstack(x)]) if by_row else step(x)
+
+        np.testing.assert_array_equal(run(X), plain(X))
+        np.testing.assert_allclose(gradients(run, [X])[0], gradients(plain, [X])[0], rtol=1e-6)
+
+
 def test_variables_train_in_a_graph() -> None:
     """A step of gradient descent and running statistics, both as eager."""
     results = []
@@ -208,6 +235,8 @@ def test_wrong_tensors(wrap: Any) -> None:
                 wrap(lambda function=function, given=given: function(**given))()
 
 
+wrong: Any = nt  # no type is checked
+
 WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     "weight": (
         lambda: nt.layer_norm(X, tf.ones(5)),
@@ -224,6 +253,16 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     "groups": (lambda: nt.group_norm(X, 4), ValueError, "group_norm: num_groups is 4"),
     "many groups": (lambda: nt.group_norm(X, 10**13), ValueError, "group_norm: num_groups is 10000000000000; expected"),
     "too many groups": (lambda: nt.group_norm(X, 10**30), ValueError, "group_norm: num_groups is 10+; expected"),
+    "no groups": (lambda: wrong.group_norm(X, None), TypeError, "group_norm: num_groups is of type NoneType; expected"),
+    "axis of no number": (lambda: wrong.swiglu(X, axis="a"), TypeError, "swiglu: axis is of type str; expected an int"),
+    "no axis": (lambda: wrong.swiglu(X, axis=None), TypeError, "swiglu: axis is of type NoneType; expected an int"),
+    "float axis": (lambda: wrong.swiglu(X, axis=1.0), TypeError, "swiglu: axis is of type float; expected an int"),
+    "kinds": (lambda: wrong.activation(X, ["relu"]), ValueError, r"activation: kind is \['relu'\]; expected one of"),
+    "activations": (
+        lambda: wrong.batch_norm(X, addend=X, training=True, activation=["relu"]),
+        ValueError,
+        r"batch_norm: activation is \['relu'\]; expected one of",
+    ),
     "alone": (lambda: nt.batch_norm(X[:1], training=True), ValueError, "batch_norm: "),
     "bias": (lambda: nt.gated(X, X, bias=X[0]), TypeError, r"gated: bias is of type \S+; expected a pair"),
     "running": (lambda: nt.batch_norm(X, running_mean=X[0]), ValueError, "batch_norm: running_"),
@@ -241,6 +280,32 @@ def test_wrong_arguments(name: str) -> None:
         function()
     with pytest.raises((error, tf.errors.InvalidArgumentError), match=match):
         tf.function(function)()
+
+
+@pytest.mark.parametrize("wrap", [lambda function: function, tf.function], ids=["eager", "graph"])
+def test_statistics_of_wrong_dtypes(wrap: Any) -> None:
+    """Nothing is truncated to them."""
+    mean, var, whole = tf.Variable(tf.zeros(6)), tf.Variable(tf.ones(6)), tf.Variable(tf.zeros(6, tf.int32))
+    half, given = tf.Variable(0.5), {"training": True}
+    for states, sentence in (
+        ((whole, var), "running_mean has dtype int32; expected float64, float32, float16 or bfloat16"),
+        ((mean, whole), "running_var has dtype int32; expected float64, float32, float16 or bfloat16"),
+        ((mean, var, half), "num_batches_tracked has dtype float32; expected an integer one"),
+    ):
+        options: Any = given | ({"num_batches_tracked": states[2]} if len(states) == 3 else {})
+        with pytest.raises(TypeError, match=f"batch_norm: {sentence}"):
+            wrap(lambda states=states, options=options: nt.batch_norm(X, None, None, *states[:2], **options))()
+    assert not np.any(mean) and not np.any(whole) and float(half) == 0.5
+
+
+def test_a_flag_is_no_value_of_a_graph() -> None:
+    """An eager tensor is taken."""
+    yes = tf.constant(True)
+    np.testing.assert_array_equal(wrong.batch_norm(X, training=yes), nt.batch_norm(X, training=True))
+    with pytest.raises(TypeError, match=r"batch_norm: training is of type \S+Tensor; expected a bool that is no value"):
+        tf.function(lambda flag: wrong.batch_norm(X, training=flag))(yes)
+    with pytest.raises(TypeError, match=r"instance_norm: use_input_stats is of type \S+Tensor; expected a bool"):
+        tf.function(lambda flag: wrong.instance_norm(X, use_input_stats=flag))(yes)
 
 
 def test_models_that_are_being_built() -> None:

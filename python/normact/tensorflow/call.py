@@ -40,6 +40,9 @@ def call(op: Op, tensors: Tensors, options: Options) -> Any:
             return outputs[0] if len(outputs) == 1 else outputs
         outputs = _differentiable(op, _direct, tensors, options, _watched(op, tensors))
     else:
+        # An eager tensor is captured here, once: only what belongs to the graph may the gradient of a branch or of a
+        # loop read, as TensorFlow hands that on from the graph of the forward.
+        tensors = tuple(None if tensor is None else tf.identity(tensor) for tensor in tensors)
         outputs = _differentiable(op, _traced, tensors, options, _there(op, tensors))
     return outputs[0] if len(outputs) == 1 else outputs
 

@@ -15,7 +15,7 @@ from normact.tensorflow.channel_ops import (
     INSTANCE_NORM,
     INSTANCE_NORM_UPDATE,
 )
-from normact.tensorflow.inputs import optional, public, state, tensor
+from normact.tensorflow.inputs import flag, optional, public, state, tensor
 from normact.tensorflow.op import statistic_dtype
 
 
@@ -104,7 +104,7 @@ def instance_norm(
     name = "instance_norm"
     tensors = (tensor(name, "x", x), optional(name, "weight", weight), optional(name, "bias", bias))
     running = {"running_mean": running_mean, "running_var": running_var}
-    if not use_input_stats:
+    if not flag(name, "use_input_stats", use_input_stats):
         states = _States(name, tensors[0], running, updates=False)
         options = (name, False, channel_axis, eps, activation, alpha, 0.0)
         return call(BATCH_NORM, (*tensors, None, *states.values), options)
@@ -189,7 +189,8 @@ def batch_norm(
         optional(name, "addend", addend),
     )
     running = {"running_mean": running_mean, "running_var": running_var}
-    options = (name, bool(training), channel_axis, eps, activation, alpha, momentum)
+    training = flag(name, "training", training)
+    options = (name, training, channel_axis, eps, activation, alpha, momentum)
     if not training or (running_mean is None and running_var is None and num_batches_tracked is None):
         states = _States(name, tensors[0], running, updates=False)
         return call(BATCH_NORM, tensors + states.values, options)
@@ -205,8 +206,10 @@ class _States:
 
     def __init__(self, function: str, x: Any, given: dict[str, Any], updates: bool) -> None:
         dtype = statistic_dtype(x.dtype)
-        read = state if updates else optional
-        self._given = [read(function, name, value) for name, value in given.items()]
+        self._given = [
+            state(function, name, value, counts=name in _COUNTS) if updates else optional(function, name, value)
+            for name, value in given.items()
+        ]
         self.values = tuple(
             None if value is None else tf.cast(tf.convert_to_tensor(value), _COUNT if name in _COUNTS else dtype)
             for name, value in zip(given, self._given)

@@ -12,10 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from normact import channel_calls
-from normact.activation_calls import FROM_OUTPUT
 from normact.arrays import family_of
 from normact.norm_calls import activation_argument
-from normact.tensorflow.op import Op, Options, Tensors, Wanted, like, statistic
+from normact.tensorflow.op import Op, Options, Tensors, Wanted, goes_back_from_output, like, statistic
 
 
 def _copies(function: str, states: Tensors) -> Tensors:
@@ -38,8 +37,8 @@ def _specs(x: Any, states: Tensors) -> tuple[tf.TensorSpec, ...]:
 def _group(name: str, updates: bool) -> Op:
     """Group norm, and instance norm with running statistics. Options: groups, channel axis, eps, act, momentum."""
 
-    def groups(x: Any, num_groups: int | None, channel_axis: int) -> int:
-        return channel_calls.instance_groups(x, channel_axis, name) if num_groups is None else num_groups
+    def groups(x: Any, num_groups: Any, channel_axis: int) -> Any:
+        return channel_calls.instance_groups(x, channel_axis, name) if name == "instance_norm" else num_groups
 
     def forward(tensors: Tensors, options: Options, keep: bool) -> Tensors:
         x, weight, bias, *states = tensors
@@ -108,7 +107,7 @@ def _batch(updates: bool) -> Op:
         activation = options[4]
         # x is read in any case, and gives what the activation was applied to again: y is kept only where it spares the
         # addend.
-        if addend is not None and activation in FROM_OUTPUT:
+        if addend is not None and goes_back_from_output(activation):
             return x, weight, bias, None, mean, rstd, y
         return x, weight, bias, None if activation is None else addend, mean, rstd, None
 

@@ -26,10 +26,12 @@ def tensor(function: str, name: str, value: Any) -> Any:
     if not isinstance(value, tf.Tensor):
         value = _converted(function, name, value)
     if value.dtype not in _DTYPES:
-        raise TypeError(
-            f"{function}: {name} has dtype {value.dtype.name}; expected float64, float32, float16 or bfloat16"
-        )
+        raise _wrong_dtype(function, name, value.dtype)
     return value
+
+
+def _wrong_dtype(function: str, name: str, dtype: tf.DType) -> TypeError:
+    return TypeError(f"{function}: {name} has dtype {dtype.name}; expected float64, float32, float16 or bfloat16")
 
 
 def optional(function: str, name: str, value: Any) -> Any:
@@ -52,9 +54,28 @@ def _converted(function: str, name: str, value: Any) -> Any:
     raise TypeError(f"{function}: {name} is of type {kind}; expected a tf.Tensor, a tf.Variable or an array")
 
 
-def state(function: str, name: str, value: Any) -> Any:
-    """A variable that the operation updates, or None. Raises ValueError for what is immutable."""
-    if value is None or isinstance(value, tf.Variable) or hasattr(value, "assign"):
-        return value
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    raise ValueError(f"{function}: {name} is of type {kind}, which cannot be updated; expected a tf.Variable")
+def state(function: str, name: str, value: Any, *, counts: bool = False) -> Any:
+    """A variable that the operation updates, or None. Raises ValueError for what is immutable.
+
+    TypeError for a dtype that does not hold a statistic, or if it `counts`, for one that is no integer.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, tf.Variable) and not (hasattr(value, "assign") and hasattr(value, "dtype")):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise ValueError(f"{function}: {name} is of type {kind}, which cannot be updated; expected a tf.Variable")
+    dtype = tf.as_dtype(value.dtype).base_dtype
+    if counts and not dtype.is_integer:
+        raise TypeError(f"{function}: {name} has dtype {dtype.name}; expected an integer one, such as int64")
+    if not counts and dtype not in _DTYPES:
+        raise _wrong_dtype(function, name, dtype)
+    return value
+
+
+def flag(function: str, name: str, value: Any) -> bool:
+    """A bool that is known when a graph is made, as it decides what the graph is."""
+    try:
+        return bool(value)
+    except (TypeError, ValueError):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise TypeError(f"{function}: {name} is of type {kind}; expected a bool that is no value of a graph") from None

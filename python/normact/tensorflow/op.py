@@ -14,6 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from normact.activation_calls import FROM_OUTPUT
+
 Tensors = tuple[Any, ...]  # tf.Tensor, or None for an optional one that is not there
 Options = tuple[Any, ...]
 Wanted = tuple[bool, ...]
@@ -42,6 +44,11 @@ class Op:
     empty: Callable[[Tensors, Options], tuple[tf.TensorSpec, ...]]
     #: How many of the last tensors are states. The operation is a function that returns their new values.
     states: int = 0
+
+
+def goes_back_from_output(kind: Any) -> bool:
+    """Whether the gradient of this activation reads its output. A kind that is no name is refused when it runs."""
+    return isinstance(kind, str) and kind in FROM_OUTPUT
 
 
 def statistic_dtype(dtype: tf.DType) -> tf.DType:

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import operator
+
 import tensorflow as tf
 
 from normact import activation_calls, gated_calls
-from normact.activation_calls import FROM_OUTPUT
-from normact.tensorflow.op import Op, Options, Tensors, Wanted, like
+from normact.tensorflow.op import Op, Options, Tensors, Wanted, goes_back_from_output, like
 
 # Options of both: the name that messages have, kind, axis, alpha, beta, threshold.
 
@@ -20,7 +21,7 @@ def _activation_forward(tensors: Tensors, options: Options, keep: bool) -> Tenso
 
 def _activation_saves(tensors: Tensors, outputs: Tensors, options: Options) -> Tensors:
     x, bias = tensors
-    return (None, outputs[0], bias) if options[1] in FROM_OUTPUT else (x, None, bias)
+    return (None, outputs[0], bias) if goes_back_from_output(options[1]) else (x, None, bias)
 
 
 def _activation_backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wanted) -> Tensors:
@@ -60,9 +61,13 @@ def _gated_backward(grads: Tensors, saved: Tensors, options: Options, wanted: Wa
 
 
 def _gated_empty(tensors: Tensors, options: Options) -> tuple[tf.TensorSpec, ...]:
-    gate, up, axis = tensors[0], tensors[1], options[3]
+    gate, up = tensors[:2]
     rank = gate.shape.rank
-    if up is not None or rank is None or not -rank <= axis < rank:  # a wrong axis is left for the library to refuse
+    try:
+        axis = operator.index(options[3])
+    except TypeError:
+        return (like(gate),)  # a wrong axis is left for the library to refuse
+    if up is not None or rank is None or not -rank <= axis < rank:
         return (like(gate),)
     shape = gate.shape.as_list()
     shape[axis] = None if shape[axis] is None else shape[axis] // 2
