@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(kChannelThreads, kBandBackwardBlocks)
   add_up_slopes<T, Act>(share, slopes, sum, product);
   const A elements = static_cast<A>(space.rows) * static_cast<A>(share.places());
   const auto of_channel = [&](const NumberPair<A>& total, const Channel& of) {
-    // Of x - mean, not of xhat.
-    return correction_of(p, of.scale / elements, NumberPair<A>{total.first, total.second * of.rstd * of.rstd});
+    const NumberPair<A> c = correction_of(p, of.scale / elements, total);
+    return NumberPair<A>{c.first, c.second * of.rstd * of.rstd};  // of x - mean, not of xhat
   };
   const OfBoth<NumberPair<A>> total = sums.total(sum, product);
   if (share.leads()) {

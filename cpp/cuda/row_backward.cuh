@@ -169,6 +169,7 @@ class GroupRows {
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % kBatch; }
   __device__ __forceinline__ int64_t row_of(int tile) const { return tiles_.row(tile) + group_; }
   __device__ __forceinline__ void load(int tile) {
+    next_ = {A(0), A(0)};
     if (!there(tile)) return;
     const RowIndex index(tiles_.divisor, row_of(tile));
     if constexpr (kLayer) next_.mean = *row_pointer<const A>(p_.mean, index);
@@ -254,7 +255,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const bool valid = own.first + v * kStride < here;
-      Pack<T> x_pack{};  // zeros add nothing to any sum
+      Pack<T> x_pack{};  // zeros add nothing to any sum; nor does their xhat, which would overflow of a large mean
       PackBeside<X, T> dy_pack{};
       if (valid) {
         x_pack = load_shared_pack<T>(x + v * kStride * kPackBytes);
@@ -266,7 +267,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       unpack(x_pack, xhat[v]);
       unpack(dy_pack, value);
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) xhat[v][j] = normalized(xhat[v][j], mean, rstd);
+      for (int j = 0; j < kSize; ++j) xhat[v][j] = normalized(xhat[v][j], own.valid(v) ? mean : A(0), rstd);
       if constexpr (kActivated) multiply_slopes_of_row<T>(value, xhat[v], weights, biases, place, weight, p);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {

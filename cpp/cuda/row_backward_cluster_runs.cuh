@@ -125,10 +125,10 @@ __global__ void __launch_bounds__(kBackwardSliceThreads, 1)
       const A mean = kLayer ? statistics[0] : A(0), rstd = statistics[1];
       own.load(from + own.offset() + phases[0], xhat);
       own.load(from + tile_bytes + own.offset() + phases[1], gradient);
-      own.clear(xhat);
       own.clear(gradient);
 #pragma unroll
       for (int j = 0; j < kValues; ++j) xhat[j] = normalized(xhat[j], mean, rstd);
+      own.clear(xhat);
       if constexpr (kActivated) multiply_run_slopes<T>(gradient, xhat, weights, biases, p);
       return rstd;
     };

@@ -160,19 +160,22 @@ class GatheredRows<T, kKind, 1, kUnits> {
   Unit<T, 1> x_[kUnits], dy_[kUnits];
 };
 
-/// xhat of the next units from one on, their dy (times the activation's slope, if there is one), and g = dy * weight.
-template <class T, int kSize, class Problem, class Rows, class Parameters, int kCount, class A = Accumulator<T>>
-__device__ __forceinline__ void gathered_units(const Problem& p, const Rows& rows, const Parameters& parameters,
-                                               const InputStatistics<A>& of_row, int begin, A (&xhat)[kCount],
-                                               A (&g)[kCount], A (&dy)[kCount]) {
+/// xhat of the next units from one on, their dy (times the activation's slope, if there is one), and g = dy * weight;
+/// of units that are not there all are 0.
+template <class T, int kSize, class Problem, class Rows, class Own, class Parameters, int kCount,
+          class A = Accumulator<T>>
+__device__ __forceinline__ void gathered_units(const Problem& p, const Rows& rows, const Own& own,
+                                               const Parameters& parameters, const InputStatistics<A>& of_row,
+                                               int begin, A (&xhat)[kCount], A (&g)[kCount], A (&dy)[kCount]) {
   constexpr int kAhead = kCount / kSize;
   A weight[kAhead][kSize];
   parameters.weights(begin, weight);
 #pragma unroll
   for (int u = 0; u < kAhead; ++u) {
     rows.get(begin + u, unit_of<kSize>(xhat, u), unit_of<kSize>(dy, u));
+    const A mean = own.valid(begin + u) ? of_row.mean : A(0);
 #pragma unroll
-    for (int j = u * kSize; j < (u + 1) * kSize; ++j) xhat[j] = normalized(xhat[j], of_row.mean, of_row.rstd);
+    for (int j = u * kSize; j < (u + 1) * kSize; ++j) xhat[j] = normalized(xhat[j], mean, of_row.rstd);
   }
   if constexpr (!std::is_same_v<Problem, RowBackward>) {
     A bias[kAhead][kSize], h[kCount];
@@ -222,7 +225,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int begin = 0; begin < kUnits; begin += kAhead) {
       const int held = kKept ? begin / kAhead : 0;
       A value[kChunk];
-      gathered_units<T, kSize>(p, rows, parameters, of_row, begin, xhat[held], gradient[held], value);
+      gathered_units<T, kSize>(p, rows, own, parameters, of_row, begin, xhat[held], gradient[held], value);
 #pragma unroll
       for (int j = 0; j < kChunk; ++j) {
         sum[0] += gradient[held][j] * xhat[held][j];
@@ -255,7 +258,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
       own.of_tensor(kBackwardDx, p.dx, begin, offset);
       A value[kChunk];
-      if constexpr (!kKept) gathered_units<T, kSize>(p, rows, parameters, of_row, begin, xhat[0], gradient[0], value);
+      if constexpr (!kKept)
+        gathered_units<T, kSize>(p, rows, own, parameters, of_row, begin, xhat[0], gradient[0], value);
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
         A(&of_unit)[kSize] = unit_of<kSize>(value, u);

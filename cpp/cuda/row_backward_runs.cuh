@@ -240,7 +240,8 @@ __device__ __forceinline__ void differentiate_direct_rows(const RowBackward& p, 
   for (int tile = blockIdx.x, number = 0; tile < tiles.count; tile += gridDim.x, many.after(number++, dweight, dbias)) {
     const bool live = at < tiles.rows_of(tile);
     const RowIndex row(divisor, static_cast<int64_t>(tile) * tiles.rows + (live ? at : 0));
-    const A mean = kLayer ? *row_pointer<const A>(p.mean, row) : A(0), rstd = *row_pointer<const A>(p.rstd, row);
+    const A mean = kLayer && live ? *row_pointer<const A>(p.mean, row) : A(0);
+    const A rstd = *row_pointer<const A>(p.rstd, row);
     A xhat[Own::kValues], gradient[Own::kValues];
     own.load_elements(row_pointer<const T>(p.x, row), live, xhat);
     own.load_elements(row_pointer<const T>(p.dy, row), live, gradient);
@@ -307,6 +308,7 @@ __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardShared
       A products[2] = {}, totals[2] = {}, sum[kSums];
 #pragma unroll
       for (int j = 0; j < kValues; ++j) xhat[j] = normalized(xhat[j], mean, rstd);
+      own.clear(xhat);
       if constexpr (kActivated) multiply_run_slopes<T>(gradient, xhat, weights, biases, p);
 #pragma unroll
       for (int j = 0; j < kValues; ++j) {
@@ -342,7 +344,6 @@ __global__ void __launch_bounds__(kShareWeights && !kActivated ? kBackwardShared
         A xhat[kValues], gradient[kValues];
         own.load(from + offset_in(0), xhat);
         own.load(from + tile_bytes + offset_in(1), gradient);
-        own.clear(xhat);
         own.clear(gradient);
         if (tile == tiles.count - 1) clear_unless(live, gradient);
         differentiate(xhat, gradient, kLayer ? statistics[row] : A(0), statistics[tiles.rows + row], now.buffer);

@@ -217,8 +217,8 @@ struct BackwardWorker {
   bool residual;
   bool bias;
 
-  /// xhat, g = dy * weight and dy (times the activation's slope) of pack v; for a pack that is not there dy and g are 0
-  /// and add nothing to any sum. kKept: they have been read before; of a kept gradient, dy is not given.
+  /// xhat, g = dy * weight and dy (times the activation's slope) of pack v; for a pack that is not there all are 0 and
+  /// add nothing to any sum. kKept: they have been read before; of a kept gradient, dy is not given.
   template <bool kKept>
   __device__ __forceinline__ void read(int slot, int v, const RowStatistics<A>& of, A (&xhat)[kSize],
                                        A (&gradient)[kSize], A (&value)[kSize]) {
@@ -236,7 +236,7 @@ struct BackwardWorker {
     }
     if constexpr (!kReady) get(weights, there, v, weight);
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) xhat[j] = normalized(xhat[j], of.mean, of.rstd);
+    for (int j = 0; j < kSize; ++j) xhat[j] = normalized(xhat[j], there ? of.mean : A(0), of.rstd);
     if constexpr (kActivated && !kKept) {
       A h[kSize];
 #pragma unroll
