@@ -17,7 +17,7 @@ inline Status check_channel_variant(const normact_exec& exec) {
 
 inline bool has_no_sets(const ChannelProblem& problem) {
   const ChannelGeometry& geometry = problem.geometry;
-  return geometry.channels == 0 || (problem.set == ChannelSet::group && geometry.samples == 0);
+  return problem.set == ChannelSet::group ? geometry.samples == 0 : geometry.channels == 0;
 }
 
 /// Without elements the gradients of the parameters are still to be set to zero, if these have any.

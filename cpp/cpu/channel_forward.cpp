@@ -20,6 +20,11 @@ class Forward {
   }
 
   Status run() {
+    if (p_.set == ChannelSet::group && has_no_elements(g_)) {
+      for (int64_t set = 0; set < g_.samples * g_.groups; ++set)
+        finish(set / g_.groups, set % g_.groups, Moments<double>{}, Arrays{});
+      return {};
+    }
     NORMACT_TRY(find_row_kernels(p_.dtype, &row_kernels_));
     NORMACT_TRY(find_channel_kernels(p_.dtype, &kernels_));
     NORMACT_TRY(find_array_activation(p_.dtype, p_.activation, &activation_, &activated_));
@@ -28,9 +33,6 @@ class Forward {
     load_vector(*row_kernels_, p_.bias, g_.channels, N(-0.0), bias_);
     if (p_.set == ChannelSet::channel) {
       batch();
-    } else if (has_no_elements(g_)) {
-      for (int64_t set = 0; set < g_.samples * g_.groups; ++set)
-        finish(set / g_.groups, set % g_.groups, Moments<double>{}, Arrays{});
     } else if (by_rows_) {
       groups_by_rows();
     } else {

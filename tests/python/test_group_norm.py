@@ -158,6 +158,19 @@ def test_no_elements(device: Device, shape: tuple[int, ...]) -> None:
     assert (device.values(grads.dweight) == 0).all() and (device.values(grads.dbias) == 0).all()
 
 
+def test_no_channels(device: Device) -> None:
+    """Groups of nothing have statistics all the same, as other sets without elements."""
+    x = device.array(np.zeros((2, 0, 3)), "float32")
+    assert tuple(normact.group_norm(x, 5).shape) == (2, 0, 3)
+    if device.is_cuda:
+        with pytest.raises(NotImplementedError):
+            normact.group_norm(x, 5, return_stats=True)
+        return
+    mean, rstd = (device.array(np.full((2, 5), 7.0), "float32") for _ in range(2))
+    normact.group_norm(x, 5, eps=0.25, return_stats=True, out=(None, mean, rstd))
+    assert (device.values(mean) == 0).all() and (device.values(rstd) == 2).all()
+
+
 # ---- Numerics ----
 
 
