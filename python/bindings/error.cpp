@@ -14,6 +14,19 @@ constexpr std::pair<std::string_view, std::string_view> kWords[] = {
 
 }  // namespace
 
+void raise_message(PyObject* type, const std::string& message) {
+  if (PyErr_Occurred() != nullptr) {
+    let_exits_pass();
+    nanobind::chain_error(type, "%s", message.c_str());
+    nanobind::raise_python_error();
+  }
+  // What came from outside, such as an environment variable, may be no UTF-8.
+  PyObject* const text = PyUnicode_DecodeUTF8(message.data(), static_cast<Py_ssize_t>(message.size()), "replace");
+  if (text != nullptr) PyErr_SetObject(type, text);
+  Py_XDECREF(text);
+  nanobind::raise_python_error();
+}
+
 std::string last_sentence(const char* function) {
   std::string sentence = normact_last_error();
   const size_t colon = sentence.find(": ");

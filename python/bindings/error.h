@@ -11,17 +11,20 @@
 
 namespace normact::python {
 
-/// Raises `type` with the parts as its message. If an exception is pending, it becomes the cause.
+/// Raises the pending exception if it is none that a message may take the place of, such as KeyboardInterrupt.
+inline void let_exits_pass() {
+  if (PyErr_ExceptionMatches(PyExc_Exception) == 0) nanobind::raise_python_error();
+}
+
+/// Raises `type` with a message; a pending exception becomes the cause.
+[[noreturn]] void raise_message(PyObject* type, const std::string& message);
+
+/// The same with the parts as its message.
 template <class... Parts>
 [[noreturn, gnu::cold, gnu::noinline]] void raise(PyObject* type, const Parts&... parts) {
   std::ostringstream stream;
   (stream << ... << parts);
-  if (PyErr_Occurred()) {
-    nanobind::chain_error(type, "%s", stream.str().c_str());
-  } else {
-    PyErr_SetString(type, stream.str().c_str());
-  }
-  nanobind::raise_python_error();
+  raise_message(type, stream.str());
 }
 
 /// The library's last sentence in the words of Python; `function` is the name of the Python function.

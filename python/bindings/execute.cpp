@@ -11,6 +11,7 @@ double number(nb::handle object, const char* name, const Call& call) {
   const double value = PyFloat_AsDouble(object.ptr());
   if (value == -1.0 && PyErr_Occurred()) {
     const bool is_large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
+    let_exits_pass();
     PyErr_Clear();
     if (is_large)
       raise(PyExc_ValueError, call.function, ": ", name, " is an int that no float holds; expected a number");
@@ -23,6 +24,7 @@ int64_t integer(nb::handle object, const char* name, const char* expected, const
   const Py_ssize_t value = PyNumber_AsSsize_t(object.ptr(), PyExc_ValueError);
   if (value == -1 && PyErr_Occurred()) {
     const bool is_large = PyErr_ExceptionMatches(PyExc_ValueError) != 0;
+    let_exits_pass();
     PyErr_Clear();
     if (is_large) {
       raise(PyExc_ValueError, call.function, ": ", name, " is ", nb::repr(object).c_str(), "; expected one of 64 bits");

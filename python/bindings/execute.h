@@ -2,6 +2,9 @@
 // What every operation does once its arguments are read: numbers, workspace, the call without the GIL, its status.
 #pragma once
 
+#include <cxxabi.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdint>
 #include <new>
@@ -68,6 +71,26 @@ struct WorkspaceSource {
   bool ask_first;  // whether a call on a GPU is known to need a workspace; all others are tried first
 };
 
+/// Lets other threads of Python run meanwhile. A daemon thread that comes back when the interpreter has gone is ended
+/// by CPython before 3.14, by unwinding it: which from a destructor would end the process. Here it waits for that
+/// instead.
+class GilRelease {
+ public:
+  GilRelease() : state_(PyEval_SaveThread()) {}
+  ~GilRelease() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (const abi::__forced_unwind&) {
+      for (;;) pause();
+    }
+  }
+  GilRelease(const GilRelease&) = delete;
+  GilRelease& operator=(const GilRelease&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
 inline void check(normact_status status, const Call& call) {
   if (status != NORMACT_OK) raise_status(status, call.function);
 }
@@ -77,7 +100,7 @@ template <class Query, class Run>
 void execute(Call& call, const WorkspaceSource& source, Query query, Run run) {
   normact_exec exec{sizeof exec, call.stream.handle(), nullptr, 0, row_variant(), sm_margin()};
   const auto run_without_gil = [&] {
-    nb::gil_scoped_release release;
+    const GilRelease release;
     return run(&exec);
   };
   Workspace workspace;
@@ -102,7 +125,7 @@ template <class Run>
 void execute(Call& call, Run run) {
   const normact_exec exec{sizeof exec, call.stream.handle(), nullptr, 0, row_variant(), sm_margin()};
   const normact_status status = [&] {
-    nb::gil_scoped_release release;
+    const GilRelease release;
     return run(&exec);
   }();
   check(status, call);

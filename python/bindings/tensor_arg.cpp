@@ -107,7 +107,8 @@ DLDevice device_of(PyObject* object, const char* name, const Call& call) try {
 
 // TensorFlow ends the process when it is asked for the memory of strings and handles.
 void check_tensorflow(nb::handle object, const char* name, const Call& call) {
-  const nb::object dtype = object.attr("dtype");
+  const nb::object dtype = nb::getattr(object, "dtype", nb::none());
+  if (dtype.is_none()) return;  // what only looks like one
   for (const char* kind : {"is_floating", "is_integer", "is_bool", "is_complex"}) {
     if (nb::cast<bool>(dtype.attr(kind))) return;
   }
@@ -181,7 +182,7 @@ bool TensorArg::on_cuda() const {
 }
 
 void TensorArg::take(PyObject* object, const char* name, Access access, Call& call) {
-  ArrayType& type = array_type_of(object);
+  ArrayType type = array_type_of(object);  // a copy: another of its kind may be asked for while Python code runs
   check_type(object, type, name, call.function);
   if (type.framework == Framework::torch && access != Access::fill) check_torch(object, name, call);
   if (type.framework == Framework::torch && access == Access::write && call.written_count < Call::kMostWritten) {
@@ -205,6 +206,11 @@ void TensorArg::take(PyObject* object, const char* name, Access access, Call& ca
 }
 
 void TensorArg::take_by_protocol(PyObject* object, ArrayType& type, const char* name, Access access, Call& call) {
+  nb::object detached;  // PyTorch's protocol refuses what requires a gradient also where none is recorded
+  if (type.framework == Framework::torch && torch_requires_grad(object)) {
+    detached = nb::handle(object).attr("detach")();
+    object = detached.ptr();
+  }
   nb::object stream;  // stays null on the CPU
   if (type.framework != Framework::numpy) {
     const DLDevice device = device_of(object, name, call);
@@ -226,6 +232,7 @@ void TensorArg::take_by_protocol(PyObject* object, ArrayType& type, const char* 
     capsule = dlpack_of(bits.ptr(), type, stream.ptr());
   }
   if (!capsule.is_valid()) refuse_export(object, name, call);
+  if (type.old_protocol) array_type_of(object).old_protocol = true;
   take_capsule(std::move(capsule), name, access, call);
   if (bfloat16) tensor_.dtype_code = NORMACT_DTYPE_BFLOAT;
 }

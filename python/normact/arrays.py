@@ -291,6 +291,7 @@ class _Tensorflow(_Immutable):
 
 _CLASSES = {"numpy": _Numpy, "torch": _Torch, "cupy": _Cupy, "jax": _Jax, "tensorflow": _Tensorflow, "other": Family}
 _families: dict[type, Family] = {}
+_MOST_FAMILIES = 32
 
 
 def family_of(x: Any, function: str, name: str = "x") -> Family:
@@ -298,7 +299,8 @@ def family_of(x: Any, function: str, name: str = "x") -> Family:
     family = _families.get(type(x))
     if family is None:
         family = _CLASSES[_core.framework_of(x, function, name)]()
-        _families[type(x)] = family
+        if len(_families) < _MOST_FAMILIES:  # a program that makes types without end does not make us keep them
+            _families[type(x)] = family
     return family
 
 

@@ -254,6 +254,28 @@ def test_tensorflow_tensors_are_no_outputs():
     assert not np.any(y)
 
 
+def test_interrupts_stay_what_they_are():
+    """They are not taken for an argument of the wrong type."""
+
+    class Interrupted:
+        def __float__(self):
+            raise KeyboardInterrupt
+
+        __dlpack_device__ = __index__ = __float__
+
+        def __dlpack__(self, **_):
+            raise KeyboardInterrupt
+
+    interrupted: Any = Interrupted()
+    for call in (
+        lambda: normact.layer_norm(X, eps=interrupted),
+        lambda: normact.group_norm(X, interrupted),
+        lambda: normact.relu(interrupted, out=X.copy()),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            call()
+
+
 # ---- Values, shapes, out= ----
 
 

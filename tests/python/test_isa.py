@@ -46,3 +46,9 @@ def test_unknown_instruction_set() -> None:
     assert result.returncode == 1
     assert "NORMACT_CPU_ISA" in result.stderr
     assert "abacus" in result.stderr
+
+
+def test_a_name_that_is_no_text() -> None:
+    result = probe("\udcff", "-c", "import numpy, normact; normact.rms_norm(numpy.ones((2, 3), numpy.float32))")
+    assert result.returncode == 1
+    assert "ValueError: " in result.stderr and "NORMACT_CPU_ISA is " in result.stderr

@@ -37,6 +37,16 @@ def draw(*shape: int, seed: int = 0) -> jax.Array:
     return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
 
 
+def test_parameters_of_torch_on_another_stream() -> None:
+    """They are handed over by a protocol that refuses what requires a gradient."""
+    import torch
+
+    x, weight = draw(6, 64), torch.nn.Parameter(torch.rand(64, device="cuda"))
+    want = normact.rms_norm(x, jnp.asarray(weight.detach().cpu().numpy()))
+    with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+        assert_same(normact.rms_norm(x, weight), want)
+
+
 def gradients(*arrays: Any) -> Any:
     """Of a loss over calls that need scratch memory: sums over rows, and the moments of a batch."""
 

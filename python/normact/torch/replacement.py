@@ -50,9 +50,9 @@ def replace(model: nn.Module) -> Report:
     """Swap the norms and activations of a model for normact's, in place.
 
     The very module objects stay, with their parameters, buffers, hooks, mode and device; only their class changes, to
-    one with the same constructor and state_dict. So optimizers and checkpoints do not notice. But an output lies in memory
-    as its input does: of a permuted one, where PyTorch's norms of rows give a contiguous tensor, ``.view()`` may have to
-    become ``.reshape()``.
+    one with the same constructor and state_dict. So optimizers and checkpoints do not notice. But an output lies in
+    memory as its input does: of a permuted one, where PyTorch's norms of rows give a contiguous tensor, ``.view()`` may
+    have to become ``.reshape()``.
 
     Parameters
     ----------
