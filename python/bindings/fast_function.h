@@ -34,11 +34,11 @@ PyObject* returning(const char* name, Py_ssize_t given, Py_ssize_t expected, Run
   return nullptr;
 }
 
-/// `name` is of the first call for this function, and lives for good.
+/// `name` is the same in all calls for this function, and lives for good.
 template <FastFunction kFunction>
 nb::callable fast_function(const char* name, nb::handle self) {
-  static PyMethodDef method{name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(kFunction)), METH_FASTCALL,
-                            nullptr};
+  static constinit PyMethodDef method{};
+  method = {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(kFunction)), METH_FASTCALL, nullptr};
   return nb::borrow<nb::callable>(checked(PyCFunction_New(&method, self.ptr())));
 }
 
