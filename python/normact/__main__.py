@@ -63,7 +63,7 @@ def bench(argv: list[str]) -> int:
 def main(argv: list[str]) -> int:
     """Runs a subcommand and returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m normact", description="Fused normalization kernels for GPUs and CPUs."
+        prog="python -m normact", description="Fused normalization and activation kernels for GPUs and CPUs."
     )
     parser.add_argument("--version", action="version", version=normact.__version__)
     parser.add_argument("command", choices=("info", "demo", "bench"), help="what to do")

@@ -173,7 +173,7 @@ x : array
     float64, float32, float16 or bfloat16, of any shape and any strides. An array of NumPy, PyTorch, JAX,
     TensorFlow or CuPy, or any other with ``__dlpack__`` (then give `out`). It is not copied.
 {parameters}bias : array, optional
-    Of shape ``(x.shape[axis],)``; the dtype of x, or float32. Added in float32 (float64 to float64).
+    Of shape ``(x.shape[axis],)``; the dtype of x, or float32 beside 16 bits. Added in float32 (float64 to float64).
 axis : int
     The axis of x that the bias runs along; 1 for images in NCHW.
 out : array{or_tuple}, optional

@@ -53,7 +53,7 @@ def batch_norm(
         float64, float32, float16 or bfloat16, of any shape with at least two axes and any strides. An array of NumPy,
         PyTorch, JAX, TensorFlow or CuPy, or any other with ``__dlpack__`` (then give `out`). It is not copied.
     weight, bias : array, optional
-        Of shape ``(x.shape[channel_axis],)``; the dtype of x, or float32.
+        Of shape ``(x.shape[channel_axis],)``; the dtype of x, or float32 beside 16 bits.
     running_mean, running_var : array, optional
         Of the same shape; float32 (float64 for float64). Both or none; inference needs them. In training they must be
         arrays that can be updated: for those of JAX and TensorFlow there are `batch_norm_statistics`,

@@ -48,7 +48,7 @@ def group_norm(
         Divides the number of channels: a group has ``x.shape[channel_axis] / num_groups`` channels that follow each
         other.
     weight, bias : array, optional
-        Of shape ``(x.shape[channel_axis],)``; the dtype of x, or float32.
+        Of shape ``(x.shape[channel_axis],)``; the dtype of x, or float32 beside 16 bits.
     channel_axis : int
         The axis of the channels, not 0: 1 for images in NCHW, -1 for those in NHWC.
     eps : float

@@ -44,7 +44,7 @@ def layer_norm(
         float64, float32, float16 or bfloat16, of any shape and any strides. An array of NumPy, PyTorch, JAX,
         TensorFlow or CuPy, or any other with ``__dlpack__`` (then give `out`). It is not copied.
     weight, bias : array, optional
-        Of shape ``x.shape`` over the normalised axes, in x's order; the dtype of x, or float32.
+        Of shape ``x.shape`` over the normalised axes, in x's order; the dtype of x, or float32 beside 16 bits.
     axis : int or tuple of ints
         The axes to normalise over: any of them, in any order; 1 normalises the channels of every pixel of an image.
     eps : float

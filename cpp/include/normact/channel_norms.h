@@ -47,8 +47,8 @@ typedef struct normact_batch_norm_desc {
  * be told the same shape as the call.
  * Dtypes: x, addend, y one of fp64, fp32, fp16, bf16, the same; weight and bias that dtype or fp32 (fp64 with fp64);
  * running_mean, running_var, mean, rstd fp32 (fp64 with fp64); num_batches_tracked int64; mask uint8.
- * y may be x or addend; on CUDA not beside a mask that takes a pass of its own (NOT_SUPPORTED): of fp64, of fp32 but
- * channels last, or with bits in another order than the elements have in memory. */
+ * y may be x or addend; on CUDA not beside a mask that takes a pass of its own (NOT_SUPPORTED): of fp64, of fp32 that
+ * is not channels last, or with bits in another order than the elements have in memory. */
 typedef struct normact_batch_norm_forward_args {
   size_t struct_size;
   const normact_tensor* x;
@@ -223,7 +223,9 @@ typedef struct normact_group_norm_desc {
 } normact_group_norm_desc;
 
 /* Shapes: x, y: any, the same, with at least two axes; N = x.shape[0]. weight, bias, running_mean, running_var: (C,).
- * mean, rstd: (N, num_groups). Dtypes as in normact_batch_norm_forward_args. y may be x. */
+ * mean, rstd: (N, num_groups). Dtypes as in normact_batch_norm_forward_args. y may be x. Beside running statistics one
+ * value a channel of a sample is INVALID_ARGUMENT. Of an x without elements mean is 0 and rstd 1 / sqrt(eps), running
+ * statistics stay, and on CUDA mean and rstd are NOT_SUPPORTED. */
 typedef struct normact_group_norm_forward_args {
   size_t struct_size;
   const normact_tensor* x;

@@ -17,8 +17,9 @@
  *   - Any thread may call. The device of the tensors is made current for the call and restored after it.
  *   - Bad arguments give a status and a sentence (normact_last_error) and nothing is written.
  *   - The same inputs on the same device with the same version give the same bits; there are no float atomics. A row's
- *     results do not depend on the number of rows or on its place (on a GPU and where columns lie apart, one row alone
- *     may differ in its last bits). CPU results do not depend on the thread count.
+ *     results do not depend on the number of rows or on its place, as long as the tensors keep their alignment to 16
+ *     bytes (where columns lie apart, or rows are in several dimensions of memory, a slice that leaves one place of
+ *     such a dimension may differ in its last bits). CPU results do not depend on the thread count.
  *   - Statistics and arithmetic are fp32 (fp64 for fp64 tensors), with one rounding at each output.
  *
  * Aliasing: an output may be the very same tensor (data, shape, strides) as an input of the same dtype: y = x,
@@ -222,7 +223,7 @@ NORMACT_API normact_status normact_norm_backward_workspace(const normact_norm_de
  * x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); quick_gelu x sigmoid(1.702 x); silu x sigmoid(x);
  * softplus beta x > threshold ? x : log(1 + exp(beta x)) / beta; mish x tanh(log(1 + exp(x)));
  * hardsigmoid min(max(x + 3, 0), 6) / 6; hardswish x hardsigmoid(x).
- * The largest error of each is stated in cpp/math/activation.h. NaN gives NaN. */
+ * The largest error of each is stated beside its formula, in the sources (cpp/math/activation_*.h). NaN gives NaN. */
 typedef struct normact_activation_desc {
   size_t struct_size;
   int32_t kind;     /* normact_activation_kind */
@@ -352,7 +353,8 @@ NORMACT_API const char* normact_last_error(void);
 
 /* A fact about the build, by name: "version", "cuda" (toolkit version, "" if built without), "cuda_architectures",
  * "compiler", "cpu_isa" (the instruction set in use: "baseline", "avx2", "avx512", "neon"). NULL for other names.
- * The environment variable NORMACT_CPU_ISA, read at the first call, forces a lower instruction set. */
+ * The environment variable NORMACT_CPU_ISA, read at the first call, forces a lower instruction set; of a name that this
+ * processor does not run, "cpu_isa" says so, and calls on the CPU are INVALID_ARGUMENT. */
 NORMACT_API const char* normact_build_info(const char* name);
 
 /* Threads that CPU work is spread over (default: the processors this process may run on). Results do not depend on

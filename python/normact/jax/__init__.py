@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernels as JAX's own: differentiable functions under jit, grad, vmap and shard_map.
 
-The functions have the names and arguments of those of `normact` without `out`, `stream` and `return_stats`. They give
-gradients to every array, backwards and once. An array that is sharded stays where it is, as far as the operation
-allows: rows of a norm, everything of an activation, samples of a group norm; a batch norm takes its statistics over
-all devices. Parameters' gradients are summed over the devices.
+The functions have the names and arguments of those of `normact` without `out`, `stream`, `return_stats`, `return_mask`
+and `num_batches_tracked`; `batch_norm` takes an `axis_name` and returns new running statistics. They give gradients to
+every array, backwards and once. An array that is sharded stays where it is, as far as the operation allows: rows of a
+norm, everything of an activation, samples of a group norm; a batch norm takes its statistics over all devices.
+Parameters' gradients are summed over the devices.
 
 >>> import jax, jax.numpy as jnp, normact.jax
 >>> x, weight = jnp.ones((8, 512)), jnp.ones(512)

@@ -33,7 +33,8 @@ def activation(
     kind : str
         "relu", "gelu", "silu" ...; the message about a wrong one lists them all.
     bias : array, optional
-        Of shape ``(x.shape[axis],)``; the dtype of x, or float32. Its gradient comes from the pass that gives x's.
+        Of shape ``(x.shape[axis],)``; the dtype of x, or float32 beside 16 bits. Its gradient comes from the pass
+        that gives x's.
     axis : int
         The axis that the bias runs along; 1 for images in NCHW.
     alpha, beta, threshold : float, optional

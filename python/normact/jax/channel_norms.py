@@ -48,7 +48,7 @@ def batch_norm(
     x : array
         float64, float32, float16 or bfloat16, of any shape with at least two axes.
     weight, bias : array, optional
-        Of shape ``(x.shape[channel_axis],)``; the dtype of x, or float32.
+        Of shape ``(x.shape[channel_axis],)``; the dtype of x, or float32 beside 16 bits.
     running_mean, running_var : array, optional
         Of the same shape; float32 (float64 for float64). Both or none; inference needs them. They get no gradient.
     training : bool
@@ -133,7 +133,7 @@ def group_norm(
         Divides the number of channels: a group has ``x.shape[channel_axis] / num_groups`` channels that follow each
         other.
     weight, bias : array, optional
-        Of shape ``(x.shape[channel_axis],)``; the dtype of x, or float32.
+        Of shape ``(x.shape[channel_axis],)``; the dtype of x, or float32 beside 16 bits.
     channel_axis : int
         The axis of the channels, not 0: 1 for images in NCHW, -1 for those in NHWC.
     eps : float

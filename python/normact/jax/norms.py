@@ -36,7 +36,7 @@ def layer_norm(
     x : array
         float64, float32, float16 or bfloat16, of any shape.
     weight, bias : array, optional
-        Of shape ``x.shape`` over the normalised axes, in x's order; the dtype of x, or float32.
+        Of shape ``x.shape`` over the normalised axes, in x's order; the dtype of x, or float32 beside 16 bits.
     axis : int or tuple of ints
         The axes to normalise over: any of them, in any order. Sharded arrays are worked on where they are if these
         axes are whole on each device.

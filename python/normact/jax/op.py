@@ -2,7 +2,7 @@
 """An operation as JAX sees it: one `Op`, from which the differentiable function is made.
 
 How an operation behaves under vmap and on sharded arrays is said by its calls (`normact.jax.call`). A new operation is
-one more entry of a table (`row_ops`, `pointwise_ops`, `channel_ops`).
+one more entry of a table (`row_ops`, `pointwise_ops`, `batch_ops`, `group_ops`).
 """
 
 from __future__ import annotations

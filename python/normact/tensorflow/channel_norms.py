@@ -44,7 +44,7 @@ def group_norm(
     num_groups : int
         Divides the number of channels.
     weight, bias : tf.Tensor, optional
-        Of shape ``(x.shape[channel_axis],)``; the dtype of x, or float32.
+        Of shape ``(x.shape[channel_axis],)``; the dtype of x, or float32 beside 16 bits.
     channel_axis : int
         The axis of the channels, not 0: 1 for images in NCHW, -1 for those in NHWC.
     eps : float
@@ -143,7 +143,7 @@ def batch_norm(
     x : tf.Tensor
         float64, float32, float16 or bfloat16, of at least two axes.
     weight, bias : tf.Tensor, optional
-        Of shape ``(x.shape[channel_axis],)``; the dtype of x, or float32.
+        Of shape ``(x.shape[channel_axis],)``; the dtype of x, or float32 beside 16 bits.
     running_mean, running_var : tf.Variable, optional
         Of the same shape; float32 (float64 for float64), others are converted. Both or none. Assigned to in training,
         the variance times ``n / (n - 1)``, n elements a channel; in inference tensors will do.

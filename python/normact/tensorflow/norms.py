@@ -35,7 +35,7 @@ def layer_norm(
         float64, float32, float16 or bfloat16, of any shape. Here as for all tensors a tf.Variable stands for its value,
         and what `tf.convert_to_tensor` takes is converted.
     weight, bias : tf.Tensor, optional
-        Of shape ``x.shape`` over the normalised axes, in x's order; the dtype of x, or float32.
+        Of shape ``x.shape`` over the normalised axes, in x's order; the dtype of x, or float32 beside 16 bits.
     axis : int or tuple of ints
         The axes to normalise over: any of them, in any order.
     eps : float

@@ -40,8 +40,8 @@ def activation(
     kind : str
         "relu", "gelu", "silu" ...; the message about a wrong one lists them all.
     bias : Tensor, optional
-        Of shape ``(input.shape[dim],)``; the dtype of input, or float32. Its gradient comes from the pass that gives
-        input's.
+        Of shape ``(input.shape[dim],)``; the dtype of input, or float32 beside 16 bits. Its gradient comes from the
+        pass that gives input's.
     dim : int
         The dimension that the bias runs along; 1 for images.
     alpha, beta, threshold : float, optional

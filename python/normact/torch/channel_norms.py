@@ -43,7 +43,7 @@ def group_norm(
     num_groups : int
         Divides C.
     weight, bias : Tensor, optional
-        Of shape ``(C,)``; the dtype of input, or float32.
+        Of shape ``(C,)``; the dtype of input, or float32 beside 16 bits.
     eps : float
         Added to the variance.
     activation, alpha
@@ -142,7 +142,7 @@ def batch_norm(
     running_mean, running_var : Tensor or None
         Of shape ``(C,)``; float32 (float64 for float64), others are converted. Updated in place in training.
     weight, bias : Tensor, optional
-        Of shape ``(C,)``; the dtype of input, or float32.
+        Of shape ``(C,)``; the dtype of input, or float32 beside 16 bits.
     training : bool
         Whether the statistics are those of the batch.
     momentum : float, optional
@@ -150,7 +150,7 @@ def batch_norm(
     eps : float
         Added to the variance.
     num_batches_tracked : Tensor, optional
-        int64, of shape ``()``; counted up in training.
+        int64, of shape ``()``; counted up in training beside running statistics.
     addend : Tensor, optional
         Shape and dtype of input; added before the activation. With "relu" the end of a ResNet's block.
     activation, alpha

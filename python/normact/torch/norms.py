@@ -49,7 +49,7 @@ def layer_norm(
     normalized_shape : int or sequence of ints
         The last sizes of input, over which is normalised.
     weight, bias : Tensor, optional
-        Of shape `normalized_shape`; the dtype of input, or float32.
+        Of shape `normalized_shape`; the dtype of input, or float32 beside 16 bits.
     eps : float
         Added to the variance.
     residual : Tensor, optional

@@ -47,7 +47,7 @@ def _count(modules: list[Any]) -> str:
 
 
 def replace(model: nn.Module) -> Report:
-    """Swap the norms and activations of a model for normact's, in place.
+    """Swap the norms, GELU and SiLU of a model for normact's, in place.
 
     The very module objects stay, with their parameters, buffers, hooks, mode and device; only their class changes, to
     one with the same constructor and state_dict. So optimizers and checkpoints do not notice. But an output lies in
