@@ -82,7 +82,7 @@ bool plan_gather_copy(const PointwiseGeometry& g, const View& view, LayoutCopy* 
 
 /// Whether gates alternate with what they gate. A query knows it only of those in one tensor; of two it asks for room
 /// that a call may not need.
-bool alternate(const PointwiseProblem& p, const View& gate, const View& up) {
+bool may_alternate(const PointwiseProblem& p, const View& gate, const View& up) {
   const int last = p.geometry.ndim - 1;
   const char* second = static_cast<const char*>(gate.data) + size_of(p.dtype);
   return p.gated && up.data == second && gate.stride[last] == 2 && up.stride[last] == 2;
@@ -107,7 +107,7 @@ Views odd_inputs(const Problem& given, const Operands& operands, Serves serves) 
   for (const Views& views : {trial.inputs, trial.outputs, trial.biases}) {
     for (View* view : views) view->data = query_address();
   }
-  if (alternate(given, given.x, given.up))
+  if (may_alternate(given, given.x, given.up))
     problem.up.data = behind(problem.x.data, static_cast<size_t>(size_of(given.dtype)));
   if (serves(problem)) return {};
   become_arrays(&problem, trial);

@@ -2,7 +2,9 @@
 // Python exceptions from C++ code and from the library's statuses.
 #pragma once
 
+#include <cxxabi.h>
 #include <nanobind/nanobind.h>
+#include <unistd.h>
 
 #include <sstream>
 #include <string>
@@ -10,6 +12,17 @@
 #include "normact/normact.h"
 
 namespace normact::python {
+
+// CPython before 3.14 ends a daemon thread that comes back to an interpreter which has gone by unwinding it: which from
+// a destructor, or into what catches everything, would end the process. Such a thread waits for that instead.
+#ifdef __GLIBCXX__
+using ThreadEnd = abi::__forced_unwind;
+#else
+struct ThreadEnd {};
+#endif
+[[noreturn]] inline void wait_for_the_end() {
+  for (;;) pause();
+}
 
 /// Raises the pending exception if it is none that a message may take the place of, such as KeyboardInterrupt.
 inline void let_exits_pass() {

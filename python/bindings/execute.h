@@ -2,9 +2,6 @@
 // What every operation does once its arguments are read: numbers, workspace, the call without the GIL, its status.
 #pragma once
 
-#include <cxxabi.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <cstdint>
 #include <new>
@@ -71,17 +68,15 @@ struct WorkspaceSource {
   bool ask_first;  // whether a call on a GPU is known to need a workspace; all others are tried first
 };
 
-/// Lets other threads of Python run meanwhile. A daemon thread that comes back when the interpreter has gone is ended
-/// by CPython before 3.14, by unwinding it: which from a destructor would end the process. Here it waits for that
-/// instead.
+/// Lets other threads of Python run meanwhile.
 class GilRelease {
  public:
   GilRelease() : state_(PyEval_SaveThread()) {}
   ~GilRelease() {
     try {
       PyEval_RestoreThread(state_);
-    } catch (const abi::__forced_unwind&) {
-      for (;;) pause();
+    } catch (const ThreadEnd&) {
+      wait_for_the_end();
     }
   }
   GilRelease(const GilRelease&) = delete;

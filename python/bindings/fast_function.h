@@ -24,6 +24,8 @@ PyObject* returning(const char* name, Py_ssize_t given, Py_ssize_t expected, Run
     return run().release().ptr();
   } catch (nb::python_error& error) {
     error.restore();
+  } catch (const ThreadEnd&) {
+    wait_for_the_end();
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
   } catch (const std::exception& error) {

@@ -90,7 +90,8 @@ struct NormBackward {
     static PyObject* const needs_input_grad = PyUnicode_InternFromString("needs_input_grad");
     static PyObject* const saved_tensors = PyUnicode_InternFromString("saved_tensors");
     static PyObject* const options_name = PyUnicode_InternFromString("options");
-    if (item(grads, 0).is_none() || torch_is_compiling() || torch_records_gradients() || !torch_is_plain()) {
+    if (item(grads, 0).is_none() || torch_is_compiling() || torch_records_gradients() || torch_in_forward_mode() ||
+        !torch_is_plain()) {
       return others(ctx, *grads);
     }
     const nb::object needs = attribute(ctx, needs_input_grad), options = attribute(ctx, options_name);

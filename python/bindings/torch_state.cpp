@@ -33,13 +33,17 @@ class Property {
   descrgetfunc get_;
 };
 
-bool in_forward_mode() {
+}  // namespace
+
+bool torch_in_forward_mode() {
   static PyObject* const module = nb::module_::import_("torch.autograd.forward_ad").release().ptr();
   static PyObject* const name = PyUnicode_InternFromString("_current_level");
   const nb::object level = nb::steal(PyObject_GetAttr(module, name));
   if (!level.is_valid()) nb::raise_python_error();
   return PyLong_AsLong(level.ptr()) >= 0;
 }
+
+namespace {
 
 /// How an operation on these tensors may be run; the values are those that `normact.torch.call` names.
 enum Way : int { kDirect, kRecorded, kWatched };
@@ -58,7 +62,7 @@ int torch_way(nb::tuple tensors) {
     gradient = gradient || torch_requires_grad(tensor);
   }
   if (!torch_is_plain() || is_meta.is_true(PyTuple_GetItem(tensors.ptr(), 0))) return kWatched;
-  return (gradient && torch_records_gradients()) || in_forward_mode() ? kRecorded : kDirect;
+  return (gradient && torch_records_gradients()) || torch_in_forward_mode() ? kRecorded : kDirect;
 }
 
 }  // namespace
@@ -103,6 +107,7 @@ bool torch_is_negated(PyObject* tensor) {
 void bind_torch_state(nb::module_& module) {
   module.def("torch_way", &torch_way, nb::arg("tensors"));
   module.def("torch_is_plain", &torch_is_plain);
+  module.def("torch_in_forward_mode", &torch_in_forward_mode);
   module.attr("DIRECT") = static_cast<int>(kDirect);
   module.attr("RECORDED") = static_cast<int>(kRecorded);
   module.attr("WATCHED") = static_cast<int>(kWatched);

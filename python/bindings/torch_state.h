@@ -17,6 +17,9 @@ bool torch_requires_grad(PyObject* tensor);
 /// torch.jit.trace, no dispatch mode, no transform of torch.func.
 bool torch_is_plain();
 
+/// Whether forward mode is active in the process, so that tensors may have tangents.
+bool torch_in_forward_mode();
+
 /// Whether torch.compile or torch.export is at work.
 bool torch_is_compiling();
 

@@ -44,6 +44,13 @@ def dual(watched: bool) -> Any:
             return nt.layer_norm(x, COLS)
 
 
+def dual_gradient(function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    x = values().requires_grad_()
+    y = function(x)
+    with forward_ad.dual_level():
+        return torch.autograd.grad(y, x, forward_ad.make_dual(values(), values()))
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -54,8 +61,10 @@ def dual(watched: bool) -> Any:
         lambda: torch.compile(lambda x: torch.func.jvp(nt.gelu, (x,), (x,)), backend="aot_eager")(values()),
         lambda: dual(watched=False),
         lambda: dual(watched=True),
+        lambda: dual_gradient(nt.silu),
+        lambda: dual_gradient(lambda x: nt.layer_norm(x, COLS)),
     ],
-    ids=["linearize", "jvp", "jacfwd", "hessian", "compiled", "dual", "watched dual"],
+    ids=["linearize", "jvp", "jacfwd", "hessian", "compiled", "dual", "watched dual", "gradient", "gradient of a norm"],
 )
 def test_forward_mode(call: Callable[[], Any]) -> None:
     """PyTorch would take a missing tangent for zero."""
@@ -69,6 +78,10 @@ def test_forward_mode_of_others() -> None:
     with forward_ad.dual_level():
         forward_ad.make_dual(values(), values())
         torch.testing.assert_close(nt.layer_norm(x, COLS), nn.functional.layer_norm(x, (COLS,)))
+    found: Any = torch.func.jvp(lambda w: nt.layer_norm(x, COLS) * w, (torch.ones(COLS),), (torch.ones(COLS),))
+    torch.testing.assert_close(found[1], nn.functional.layer_norm(x, (COLS,)))
+    found = torch.func.hessian(lambda w: (nt.silu(x) * w).square().sum())(torch.ones(COLS))
+    torch.testing.assert_close(found, torch.diag(2 * nn.functional.silu(x).square().sum(0)))
 
 
 # ---- Subclasses, traces ----
@@ -149,13 +162,18 @@ def test_only_plain_modules_are_made_synchronous() -> None:
         def forward(self, input: torch.Tensor) -> torch.Tensor:
             return input
 
+    class Own(nn.modules.batchnorm._BatchNorm):
+        pass
+
     model: Any = nn.Sequential(Frozen(3), nn.LazyBatchNorm1d(), nn.BatchNorm1d(3), nt.BatchNormReLU2d(3))
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         nt.SyncBatchNorm.convert_sync_batchnorm(model)
+        nt.SyncBatchNorm.convert_sync_batchnorm(Own(3))
     assert [type(each) for each in model[2:]] == [nt.SyncBatchNorm] * 2
     assert [type(each).__name__ for each in model[:2]] == ["Frozen", "LazyBatchNorm1d"]
-    assert [str(each.message).partition(":")[0] for each in found] == ["convert_sync_batchnorm"] * 2
+    assert [str(each.message).partition(":")[0] for each in found] == ["convert_sync_batchnorm"] * 3
+    assert str(found[-1].message).endswith("left the module itself, a Own: not a class of PyTorch")
 
 
 def test_complex_modules_are_left() -> None:

@@ -84,7 +84,8 @@ def _backward(op: Op, backward_op: Any, once: Any, plain: bool) -> Any:
     """
     run, returned, count = op.backward, op.returned, 1 if plain else len(op.options)
     resolved = _resolver(op)
-    is_plain, mean = _core.torch_is_plain, op.saved.index("mean") if "mean" in op.saved else None
+    is_plain, in_forward_mode = _core.torch_is_plain, _core.torch_in_forward_mode
+    mean = op.saved.index("mean") if "mean" in op.saved else None
     placed = operator.itemgetter(*_places(op, count))
     wanted_of: dict[tuple[bool, ...], Wanted] = {}
 
@@ -99,7 +100,8 @@ def _backward(op: Op, backward_op: Any, once: Any, plain: bool) -> Any:
             if other is None:
                 return (None,) * (len(op.tensors) + count)
             grads = (torch.zeros_like(other, dtype=ctx.dtype), *grads[1:])
-        if plain and not is_compiling() and not is_grad_enabled() and is_plain():
+        direct = plain and not is_compiling() and not is_grad_enabled() and not in_forward_mode()
+        if direct and is_plain():
             try:
                 found = run(grads, saved, options, wanted)
             except (TypeError, ValueError):
@@ -177,7 +179,7 @@ def _eager(op: Op, backward: Any) -> Any:
     time. And its backward is where PyTorch looks, which else would look for it in the time of two allocations.
     """
     quick = op.quick
-    made = _function(f"Normact_{op.name}", forward=quick.forward if quick else _recorded(op), backward=backward)
+    made = _function(op, f"Normact_{op.name}", forward=quick.forward if quick else _recorded(op), backward=backward)
     if quick:
         made._backward_cls.apply = quick.backward(_places(op, 1), op.wanted, backward, _resolver(op))
     else:
@@ -188,8 +190,9 @@ def _eager(op: Op, backward: Any) -> Any:
 
 def _transformed(op: Op, forward_op: Any, setup_context: Any, backward: Any) -> Any:
     made = _function(
+        op,
         f"NormactTransformed_{op.name}",
-        forward=lambda *args: forward_op(*args),
+        forward=library.guarded(forward_op),
         setup_context=setup_context,
         backward=backward,
         vmap=vmap_rule(op, lambda *args: made.apply(*args)),
@@ -198,9 +201,11 @@ def _transformed(op: Op, forward_op: Any, setup_context: Any, backward: Any) -> 
 
 
 def _transformed_backward(op: Op, backward_op: Any, refuse: Any) -> Any:
+    guarded = library.guarded(backward_op)
     once = _function(
+        op,
         f"NormactTransformedBackward_{op.name}",
-        forward=lambda *args: tuple(backward_op(*args)),
+        forward=lambda *args: tuple(guarded(*args)),
         setup_context=lambda ctx, inputs, output: None,
         backward=refuse,
         vmap=loop_rule(lambda *args: once.apply(*args)),
@@ -208,9 +213,10 @@ def _transformed_backward(op: Op, backward_op: Any, refuse: Any) -> Any:
     return once
 
 
-def _function(name: str, **methods: Any) -> Any:
+def _function(op: Op, name: str, **methods: Any) -> Any:
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise library.forward_refusal(name.partition("_")[2])
+        options = getattr(ctx, "options", None)  # which a backward's has not
+        raise library.forward_refusal(op.name if options is None else op.called(options))
 
     methods["jvp"] = jvp
     return type(name, (torch.autograd.Function,), {key: staticmethod(value) for key, value in methods.items()})

@@ -7,6 +7,7 @@ copies these; the backward is an operator of its own that returns the gradients 
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -60,11 +61,13 @@ def _implement(op: Op, forward: str, backward: str) -> None:
 
     def run_backward(*args: Any) -> list[Any]:
         grads, saved, options, wanted = op.split_backward(_plain(args))
+        _refuse_forward_mode(op.called(options))
         found = op.backward(grads, saved, options, wanted)
         return [gradient for gradient, there in zip(found, op.present(saved, wanted)) if there]
 
     def run_backward_fake(*args: Any) -> list[Any]:
-        seeds, saved, _, wanted = op.split_backward(args)
+        seeds, saved, options, wanted = op.split_backward(args)
+        _refuse_forward_mode(op.called(options))
         there = op.present(saved, wanted)
         return [torch.empty_like(op.like(gradient, seeds, saved)) for gradient in range(len(there)) if there[gradient]]
 
@@ -83,12 +86,32 @@ def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
+class _Guarded(threading.local):
+    depth = 0
+
+
+_guarded = _Guarded()
+
+
+def guarded(operator: Any) -> Any:
+    """The operator for an autograd function, which itself refuses what has a tangent."""
+
+    def call(*args: Any) -> Any:
+        _guarded.depth += 1
+        try:
+            return operator(*args)
+        finally:
+            _guarded.depth -= 1
+
+    return call
+
+
 def _refuse_forward_mode(function: str) -> None:
     """PyTorch calls the kernel of an operator that has no forward mode as if nothing had a tangent.
 
     Nor can a kernel tell whether something has: it refuses to work at all where tangents may be.
     """
-    if forward_ad._current_level >= 0:
+    if forward_ad._current_level >= 0 and not _guarded.depth:
         raise forward_refusal(function)
 
 

@@ -194,8 +194,8 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
                 continue
             kind = type(each)
             if kind not in REPLACEMENTS and not kind.__module__.startswith("normact."):
-                reason = reason_of_class(each)
-                warnings.warn(f"convert_sync_batchnorm: left {name}, a {kind.__name__}: {reason}", stacklevel=2)
+                place, reason = name or "the module itself", reason_of_class(each) or "not a class of PyTorch"
+                warnings.warn(f"convert_sync_batchnorm: left {place}, a {kind.__name__}: {reason}", stacklevel=2)
                 continue
             converted: Any = each
             activation = getattr(each, "activation", None)
