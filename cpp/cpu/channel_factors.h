@@ -16,7 +16,7 @@ class OneFactor {
   NORMACT_SIMD OneFactor(const void* array, int64_t i)
       : value_(broadcast(array ? static_cast<const N*>(array)[i] : N(0))) {}
   template <class Lanes>
-  NORMACT_SIMD auto at(int64_t, Lanes lanes) const {
+  NORMACT_SIMD auto operator()(int64_t, Lanes lanes) const {
     return spread(value_, lanes);
   }
 
@@ -32,7 +32,7 @@ class FactorArray {
   static constexpr bool kPairs = false;
   NORMACT_SIMD FactorArray(const void* array, int64_t i) : data_(array ? static_cast<const N*>(array) + i : nullptr) {}
   template <class Lanes>
-  NORMACT_SIMD Vec<T> at(int64_t j, Lanes lanes) const {
+  NORMACT_SIMD Vec<T> operator()(int64_t j, Lanes lanes) const {
     return load(data_ + j, lanes);
   }
 
@@ -62,7 +62,7 @@ class PairedFactor {
     });
   }
   template <class Lanes>
-  NORMACT_SIMD auto at(int64_t j, Lanes lanes) const {
+  NORMACT_SIMD auto operator()(int64_t j, Lanes lanes) const {
     if constexpr (std::is_same_v<Lanes, Two>) {
       return pair(load(data_ + j, All{}), load(data_ + j + kLanes<T>, All{}));
     } else {
@@ -76,57 +76,27 @@ class PairedFactor {
 
 /// What a forward needs of the channels from `channel` on; size: what the source wants to know beside that.
 template <class Source>
-class ForwardFactors {
- public:
+struct ForwardFactors {
   static constexpr bool kPairs = Source::kPairs;
   template <class... Size>
   NORMACT_SIMD ForwardFactors(const ChannelFactors& f, int64_t channel, Size... size)
-      : mean_(f.mean, channel - f.first, size...),
-        scale_(f.scale, channel - f.first, size...),
-        bias_(f.bias, channel - f.first, size...) {}
+      : mean(f.mean, channel - f.first, size...),
+        scale(f.scale, channel - f.first, size...),
+        bias(f.bias, channel - f.first, size...) {}
 
-  template <class Lanes>
-  NORMACT_SIMD auto mean(int64_t j, Lanes lanes) const {
-    return mean_.at(j, lanes);
-  }
-  template <class Lanes>
-  NORMACT_SIMD auto scale(int64_t j, Lanes lanes) const {
-    return scale_.at(j, lanes);
-  }
-  template <class Lanes>
-  NORMACT_SIMD auto bias(int64_t j, Lanes lanes) const {
-    return bias_.at(j, lanes);
-  }
-
- private:
-  Source mean_, scale_, bias_;
+  Source mean, scale, bias;
 };
 
 /// What a backward needs, too.
 template <class Source>
-class AllFactors : public ForwardFactors<Source> {
- public:
+struct AllFactors : ForwardFactors<Source> {
   NORMACT_SIMD AllFactors(const ChannelFactors& f, int64_t channel)
       : ForwardFactors<Source>(f, channel),
-        rstd_(f.rstd, channel - f.first),
-        c1_(f.c1, channel - f.first),
-        c2_(f.c2, channel - f.first) {}
+        rstd(f.rstd, channel - f.first),
+        c1(f.c1, channel - f.first),
+        c2(f.c2, channel - f.first) {}
 
-  template <class Lanes>
-  NORMACT_SIMD auto rstd(int64_t j, Lanes lanes) const {
-    return rstd_.at(j, lanes);
-  }
-  template <class Lanes>
-  NORMACT_SIMD auto c1(int64_t j, Lanes lanes) const {
-    return c1_.at(j, lanes);
-  }
-  template <class Lanes>
-  NORMACT_SIMD auto c2(int64_t j, Lanes lanes) const {
-    return c2_.at(j, lanes);
-  }
-
- private:
-  Source rstd_, c1_, c2_;
+  Source rstd, c1, c2;
 };
 
 template <class T>
